@@ -241,7 +241,7 @@ def _emulate(mbps: float, seconds: float) -> tuple[float, float, float]:
         ours = " ".join(_DISTRLCC)
         outer = f"sh -c 'exec {ours} receive --listen $MAHIMAHI_BASE:4730 --count 1'"
         window = round(mbps * 2 + 200)
-        inner = f"exec {ours} send $MAHIMAHI_BASE:4730 --wait 20 --scheme fixed --cwnd {window}"
+        inner = f"exec {ours} send $MAHIMAHI_BASE:4730 fixed --wait 20 --cwnd {window}"
         inner += f" --seconds {seconds:g}"
         words = [*_DISTRLCC, *link, "--log", str(log), "--outside", outer, "--", "sh", "-c", inner]
         _, own = output(words, seconds)

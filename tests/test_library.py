@@ -54,8 +54,10 @@ def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
     assert all("held_out_reward_argmax" in scores for scores in heard.scores)
     assert len(heard.scores) == 2
     assert heard.policies == [policy]
-    more = TINY | {"total_steps": 640}
-    train_recipe("quickstart", out=tmp_path / "run", resume=True, show=False, **more)
+    again = Heard()
+    more = {"total_steps": 640, "resume": True, "show": False}
+    train_recipe(out=tmp_path / "run", callbacks=[again], **more)
+    assert again.updates == [640.0]
     found = evaluate(policy, "cubic", links=2)
     assert set(found["sender"]) == {"run", "cubic"}
     page = report(found, tmp_path / "report")
@@ -76,12 +78,41 @@ def test_a_policy_acts_on_the_links_that_it_was_made_for() -> None:
     assert np.ndim(policy.act(observation[0])) == 0
     with pytest.raises(ValueError, match="expected"):
         policy.act(observation[:, 1:])
+    # Who has just begun has no past, and forgetting it before the first action changes nothing.
+    fresh = load_policy("one")
+    fresh.reset(np.ones(3, bool))
+    first = fresh.act(observation)
+    fresh.act(observation)
+    fresh.reset(np.array([True, False, True]))
+    np.testing.assert_array_equal(fresh.act(observation)[[0, 2]], first[[0, 2]])
     with pytest.raises(PolicyFileError, match="nobody"):
         load_policy("nobody")
     single = make_env(policy, suites=("slow",))
     first, _ = single.reset(seed=1)
     _, _, _, _, said = single.step(int(policy.act(first)))
     assert {"throughput_mbps", "capacity_mbps", "loss", "queueing_delay_rtt"} <= said.keys()
+
+
+def test_a_preference_is_what_a_policy_sees_and_does() -> None:
+    windows = []
+    for prefer in (0.0, 1.0):
+        policy = load_policy("preference", prefer=prefer)
+        env = make_vec(8, policy, suites=("random",), seed=1)
+        observation, _ = env.reset()
+        assert (observation[:, -1] == prefer).all()
+        for _ in range(300):
+            observation, _, _, _, info = env.step(policy.act(observation))
+        windows.append(info["queueing_delay_rtt"].mean())
+    assert windows[0] > windows[1]
+
+
+def test_policies_of_one_name_stay_apart(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    copy = tmp_path / "a" / "one.safetensors"
+    copy.write_bytes(load_policy("one").path.read_bytes())
+    found = evaluate("one", copy, load_policy("one"), links=2)
+    assert list(found.mean()) == ["one", "one'", "one''"]
+    assert len(set(found.mean().values())) == 1
 
 
 def test_scores_are_a_table_and_a_frame() -> None:
@@ -93,7 +124,7 @@ def test_scores_are_a_table_and_a_frame() -> None:
     frame = found.to_pandas() if _has("pandas") else None
     if frame is not None:
         assert frame.groupby("sender")["power"].mean()["cubic"] == pytest.approx(means["cubic"])
-    with pytest.raises(PolicyFileError, match="nobody"):
+    with pytest.raises(ConfigError, match="nobody"):
         evaluate("nobody")
 
 
@@ -122,7 +153,7 @@ def test_importing_loads_nothing_that_is_not_used() -> None:
     code = (
         "import sys, distrlcc; assert 'numpy' not in sys.modules; distrlcc.simulate; "
         "assert not {'torch', 'matplotlib', 'ray'} & set(sys.modules); "
-        "assert set(distrlcc.__all__) <= set(dir(distrlcc)) | set(distrlcc.__all__); "
+        "assert set(distrlcc.__all__) <= set(dir(distrlcc)); "
         "[getattr(distrlcc, name) for name in distrlcc.__all__]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

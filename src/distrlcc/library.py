@@ -10,7 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +22,7 @@ from rich.console import Console
 from distrlcc.config import override
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError
-from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
+from distrlcc.evaluation.contender import Contender, contender_from_file, contender_named
 from distrlcc.evaluation.runner import evaluate as run_links
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series
 from distrlcc.policy.spec import DEFAULT, PolicySpec
@@ -57,6 +57,11 @@ class Policy:
         return self._numpy.spec
 
     @property
+    def preference(self) -> float | None:
+        """From 0 (throughput) to 1 (delay); None where it has none."""
+        return self.contender.preference
+
+    @property
     def path(self) -> Path:
         """Its file."""
         assert self.contender.path is not None
@@ -66,7 +71,7 @@ class Policy:
         """Forget what senders have seen: those that are True in ``[N]``, or all."""
         if senders is None:
             self._count = 0
-        else:
+        elif self._count:  # before its first action nobody has seen anything
             self._actor.reset(senders)
 
     def act(self, observation: Any) -> NDArray[Any]:
@@ -83,6 +88,9 @@ class Policy:
             raise ValueError(f"observations of shape {rows.shape}; expected [N, {size}]")
         if len(rows) != self._count:
             self._count, self._actor = len(rows), self.contender.actor(len(rows), self._seed)
+        if self.contender.preference is not None:  # the last input
+            rows = np.concatenate([rows[:, :-1], np.full((len(rows), 1), self.preference)], axis=1)
+            rows = rows.astype(np.float32)
         actions = np.asarray(self._actor.act(rows))
         return actions[0] if np.ndim(observation) == 1 else actions
 
@@ -116,7 +124,7 @@ def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
     """
     from distrlcc.env.vector import LinkEnv  # noqa: PLC0415 - Gymnasium is an extra
 
-    return LinkEnv(_spaces(policy), **changes)
+    return LinkEnv(_spaces(policy), **(_preferences(policy, 1) | changes))
 
 
 def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) -> LinkVectorEnv:
@@ -130,15 +138,23 @@ def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) 
     """
     from distrlcc.env.vector import make_vector_env  # noqa: PLC0415 - Gymnasium is an extra
 
-    return make_vector_env(num_envs, _spaces(policy), **changes)
+    return make_vector_env(num_envs, _spaces(policy), **(_preferences(policy, num_envs) | changes))
 
 
 def _spaces(policy: Policy | None) -> EnvConfig | None:
     return None if policy is None else policy.contender.env_config()
 
 
+def _preferences(policy: Policy | None, links: int) -> dict[str, Any]:
+    preference = None if policy is None else policy.preference
+    return {} if preference is None else {"preferences": np.full(links, preference)}
+
+
 class Callbacks(Protocol):
-    """What `train` calls; derive from it and write those that are wanted."""
+    """What `train` calls; derive from it and write those that are wanted.
+
+    The newest weights are scored once more at the end, which `on_score` does not hear of.
+    """
 
     def on_update(self, metrics: Mapping[str, Any]) -> None:
         """Take an update's metrics, as a line of metrics.jsonl has them; ``steps`` among them."""
@@ -187,7 +203,7 @@ def train(
     """Train a policy in this process and return the best one.
 
     Args:
-        recipe: A name of 'distrlcc list recipes'.
+        recipe: A name of 'distrlcc list recipes'; a run that goes on has its own.
         out: The run's folder; see docs/training.md.
         resume: Go on with the run there.
         callbacks: What hears of updates, scores and the end.
@@ -201,18 +217,22 @@ def train(
     from distrlcc.parallel.start import run_alone  # noqa: PLC0415 - torch is an extra
     from distrlcc.recipes.registry import recipe as named  # noqa: PLC0415
     from distrlcc.runs.options import RunOptions  # noqa: PLC0415
+    from distrlcc.runs.run_config import RunConfig  # noqa: PLC0415
+    from distrlcc.runs.run_directory import RunDirectory  # noqa: PLC0415
     from distrlcc.runs.run_state import env_run  # noqa: PLC0415
 
-    # Values as --set takes them; JSON's are TOML's.
-    texts = {k: "none" if v is None else json.dumps(v) for k, v in overrides.items()}
-    config = override(named(recipe), [f"{key}={text}" for key, text in texts.items()])
-    options = RunOptions(Path(out), resume=resume, tensorboard=False)
+    # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
+    place = Path(out)
+    began = RunDirectory.read_config(place, RunConfig) if resume else named(recipe)
+    texts = {k: "none" if v is None else json.dumps(v, default=str) for k, v in overrides.items()}
+    config = override(began, [f"{key}={text}" for key, text in texts.items()])
+    options = RunOptions(place, resume=resume, tensorboard=False)
     state = env_run(config)
     with _Told(config.total_steps, config.max_seconds, callbacks, show=show) as progress:
         stopped, _ = run_alone(state, options, progress)
     if stopped:
         raise KeyboardInterrupt
-    policy = load_policy(Path(out))
+    policy = load_policy(place)
     for each in callbacks:
         each.on_end(policy)
     return policy
@@ -249,7 +269,7 @@ class Scores:
 
 
 def evaluate(
-    *senders: str | Policy,
+    *senders: str | Path | Policy,
     suite: str = "",
     traces: Sequence[str | Path] = (),
     links: int | None = None,
@@ -269,7 +289,16 @@ def evaluate(
     Raises:
         DistrlccError: There is no such sender, suite or trace.
     """
-    contenders = [_contender(one) for one in senders or (DEFAULT, *_RIVALS)]
+    contenders = list[Contender]()
+    for sender in senders or (DEFAULT, *_RIVALS):
+        taken = {contender.name for contender in contenders}
+        if not isinstance(sender, Policy):
+            contenders.append(contender_named(str(sender), taken))
+            continue
+        name = sender.contender.name
+        while name in taken:
+            name += "'"
+        contenders.append(replace(sender.contender, name=name))
     scenarios = trace_suite([str(path) for path in traces]).scenarios("test") if traces else []
     suite = suite or ("" if traces else "random")
     if suite:
@@ -288,15 +317,6 @@ def evaluate(
     }
     columns |= {m.key: np.stack([s.figures[m.key] for s in raw]).ravel() for m in METRICS}
     return Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
-
-
-def _contender(sender: str | Policy) -> Contender:
-    if isinstance(sender, Policy):
-        return sender.contender
-    try:
-        return contender_from_scheme(sender)
-    except ConfigError:
-        return contender_from_file(sender, set())
 
 
 def report(scores: Scores, folder: str | Path) -> Path:

@@ -16,9 +16,7 @@ from aioquic.quic.packet_builder import QuicSentPacket
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
-from distrlcc.control.state import SCHEMES
-from distrlcc.evaluation.contender import PolicyController, contender_from_file
-from distrlcc.plugins import is_reference
+from distrlcc.evaluation.contender import PolicyController, contender_named
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.transport.recovery import DeliveryRate, Interval, RttEstimator, Stamp
 from distrlcc.types import Ack
@@ -116,13 +114,15 @@ def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "dist
             what makes a controller.
         name: What ``congestion_control_algorithm`` says.
 
-    Raises:
-        PolicyFileError: There is no such scheme or policy.
+    There must be such a sender when the first connection begins.
     """
-    make = sender if callable(sender) else _maker(sender)
+    makers = [sender] if callable(sender) else []
 
     def adapter(*, max_datagram_size: int) -> Adapter:
-        controller = make()
+        if not makers:  # read at the first connection
+            assert isinstance(sender, str)
+            makers.append(_maker(sender))
+        controller = makers[0]()
         step_ns = getattr(controller, "step_ns", lambda _: STEP_NS)
         return Adapter(controller, step_ns, max_datagram_size=max_datagram_size)
 
@@ -130,10 +130,10 @@ def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "dist
 
 
 def _maker(sender: str) -> Callable[[], Controller]:
-    if is_reference(sender) or (sender in SCHEMES and sender != "agent"):
-        return lambda: SchemeController(sender, now=time.monotonic_ns())
-    contender = contender_from_file(sender, set())
-    return lambda: PolicyController(contender)
+    contender = contender_named(sender)
+    if contender.learned:
+        return lambda: PolicyController(contender)
+    return lambda: SchemeController(contender.scheme, now=time.monotonic_ns())
 
 
 register()

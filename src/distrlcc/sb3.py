@@ -12,8 +12,8 @@ links.save_policy(model, "mine.safetensors")
 from __future__ import annotations
 
 import io
-import json
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +29,8 @@ from distrlcc.env.vector import make_vector_env
 from distrlcc.errors import PolicyFileError, reading
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
+
+_MOST_BYTES = 1 << 28
 
 
 class VecLink(VecEnv):
@@ -116,9 +118,11 @@ def read_model(path: Path, config: EnvConfig, activation: str = "tanh") -> Polic
         reading(PolicyFileError, f"{path} is no model of Stable-Baselines3", "; save it again"),
         zipfile.ZipFile(path) as model,
     ):
-        json.loads(model.read("data"))
-        weights = torch.load(io.BytesIO(model.read("policy.pth")), weights_only=True)
-    arrays = {name: value.numpy(force=True) for name, value in weights.items()}
+        if model.getinfo("policy.pth").file_size > _MOST_BYTES:
+            raise ValueError(f"its weights have more than {_MOST_BYTES >> 20} MiB")
+        data = io.BytesIO(model.read("policy.pth"))
+        weights = torch.load(data, map_location="cpu", weights_only=True)
+        arrays = {str(name): value.numpy(force=True) for name, value in dict(weights).items()}
     return converted(arrays, config, activation, str(path))
 
 
@@ -132,8 +136,11 @@ def converted(
     """
     # The layers of the policy's network, in order.
     prefix = "mlp_extractor.policy_net."
-    layers = sorted({int(n.removeprefix(prefix).split(".")[0]) for n in arrays if prefix in n})
-    if not layers or "action_net.weight" not in arrays or activation not in ("tanh", "relu"):
+    found = re.findall(rf"^{re.escape(prefix)}(\d+)\.weight$", "\n".join(arrays), re.M)
+    layers = sorted(map(int, found))
+    needed = [*(f"{prefix}{layer}" for layer in layers), "action_net"]
+    parts = [f"{name}.{part}" for name in needed for part in ("weight", "bias")]
+    if not layers or set(parts) - set(arrays) or activation not in ("tanh", "relu"):
         raise PolicyFileError(
             f"{where} is not an MlpPolicy of dense layers with tanh or ReLU, such as PPO's and "
             "A2C's; train one of those"
@@ -156,13 +163,13 @@ def converted(
     )
     probe.close()
     # SB3's critic has layers of its own, which a sender has no use for.
-    found = {name: np.zeros(shape, np.float32) for name, shape in expected_shapes(spec).items()}
-    found["normalizer.std"][:] = 1.0
+    own = {name: np.zeros(shape, np.float32) for name, shape in expected_shapes(spec).items()}
+    own["normalizer.std"][:] = 1.0
     names = {f"trunk.{k}": f"{prefix}{layer}" for k, layer in enumerate(layers)}
     for ours, theirs in {**names, "policy_head": "action_net"}.items():
         for part in ("weight", "bias"):
-            found[f"{ours}.{part}"] = arrays[f"{theirs}.{part}"].astype(np.float32)
-    if "log_std" in found and "log_std" in arrays:
-        found["log_std"] = arrays["log_std"].astype(np.float32)
+            own[f"{ours}.{part}"] = arrays[f"{theirs}.{part}"].astype(np.float32)
+    if "log_std" in own and "log_std" in arrays:
+        own["log_std"] = arrays["log_std"].astype(np.float32)
     notes = {"trained with": "Stable-Baselines3"}
-    return PolicyFile(spec, found, "argmax", notes)
+    return PolicyFile(spec, own, "argmax", notes)

@@ -34,7 +34,7 @@ def test_the_distance_is_the_greatest_gap_between_two_shares() -> None:
 def test_the_kernel_and_the_simulators_are_compared(tmp_path: Path) -> None:
     link, plot, figures = (tmp_path / name for name in ("short.toml", "a.svg", "a.json"))
     link.write_text(LINK)
-    words = ["habits", "--policy", "dagger", "--suite", str(link), "--seconds", "1"]
+    words = ["habits", "dagger", "--suite", str(link), "--seconds", "1"]
     words += ["--out", str(plot), "--json", str(figures)]
     assert main(words, "bench", COMMANDS, "benchmarks.bench_") == 0
     assert re.search(r"<svg ", plot.read_text())

@@ -75,7 +75,7 @@ def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
     found = json.loads(out.read_text())["schemes"]
     assert set(found) == {"demo@0", "demo@0.5", "demo@1", "reno"}
     sent = contender_from_file(str(policy), set(), 0.25).words()
-    assert sent == ("--policy", str(policy), "--prefer", "0.25")
+    assert sent == (str(policy), "--prefer", "0.25")
 
 
 def test_what_does_not_fit_is_refused_in_a_line(
@@ -90,9 +90,9 @@ def test_what_does_not_fit_is_refused_in_a_line(
         (["evaluate", str(policy), "--prefer", "much"], "from 0 to 1"),
         (["evaluate", str(policy), "--prefer", "nan"], "from 0 to 1"),
         (["evaluate", "--against", "reno", "--prefer", "1"], "there is none"),
-        (["send", "127.0.0.1", "--policy", str(plain), "--prefer", "1"], "trained with"),
-        (["send", "127.0.0.1", "--scheme", "reno", "--prefer", "1"], "--policy"),
-        (["send", "127.0.0.1", "--policy", str(policy), "--prefer", "2"], "from 0 to 1"),
+        (["send", "127.0.0.1", str(plain), "--prefer", "1"], "trained with"),
+        (["send", "127.0.0.1", "reno", "--prefer", "1"], "is a scheme"),
+        (["send", "127.0.0.1", str(policy), "--prefer", "2"], "from 0 to 1"),
         (["train", "quickstart", "--start-from", str(policy), "--out", out], "observation_size"),
     ):
         assert main(words) == 2, words

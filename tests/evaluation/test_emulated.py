@@ -87,7 +87,7 @@ def _real(name: str) -> Contender:
 
 
 def test_schemes_that_can_send() -> None:
-    assert _real("cubic").words() == ("--scheme", "cubic")
+    assert _real("cubic").words() == ("cubic",)
     reno = _real("kernel-reno")
     assert (reno.scheme, reno.simulated(), reno.is_kernel) == ("reno", Contender("reno"), True)
     for name in ("oracle", "kernel-nothing", "cubik"):
@@ -118,7 +118,7 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
     where, how = ("$MAHIMAHI_BASE", str(FIRST_PORT)), ("reno", "6.5", "1")
     assert sender.words[-6:] == (*where, *how, str(tmp_path / "sent-1.json"))
     words = " ".join(second.sender(tmp_path).words)
-    assert "send $MAHIMAHI_BASE:24731 --scheme fixed --cwnd 7 --seed 129 --seconds 4 " in words
+    assert "send $MAHIMAHI_BASE:24731 fixed --cwnd 7 --seed 129 --seconds 4 " in words
     assert third.contender.is_kernel
     assert third.seconds == 2.0
 

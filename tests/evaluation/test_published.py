@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +51,22 @@ def test_what_was_written_is_read_again(summary: Path) -> None:
     assert len(by_links(found, metric("power"))["cubic"]) == 4
 
 
+def _without_metric(data: dict[str, Any]) -> None:
+    for values in data["schemes"]["cubic"]["scenarios"].values():
+        del values["guarded"]
+
+
+def _torn(data: dict[str, Any]) -> None:
+    data["series"][0]["capacity_mbps"].pop()
+    data["series"][0]["rate_mbps"].append(1.0)
+
+
+def _failed(data: dict[str, Any]) -> None:
+    for scheme in data["schemes"].values():
+        for values in scheme["scenarios"].values():
+            values["power"] = {"mean": None, "low": None, "high": None}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -58,6 +75,9 @@ def test_what_was_written_is_read_again(summary: Path) -> None:
         ("SUMMARY --out fig.pdf --kind time --link none", "was not drawn over time"),
         ("none.json --out fig.pdf", "none.json"),
         ("BAD --out fig.pdf", "is no summary of an evaluation"),
+        ("LESS --out fig.pdf", "cubic has no guarded"),
+        ("TORN --out fig.pdf --kind time", "series"),
+        ("FAILED --out fig.pdf --kind box", "no link of this summary has one"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(
@@ -71,6 +91,12 @@ def test_what_cannot_be_drawn_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text('{"format": "distrlcc-summary", "seeds": "x"}')
     names = {"SUMMARY": str(summary), "BAD": "bad.json"}
+    # A metric, a value of a series, and every run are missing.
+    for name, spoil in (("LESS", _without_metric), ("TORN", _torn), ("FAILED", _failed)):
+        data = json.loads(summary.read_text())
+        spoil(data)
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+        names[name] = f"{name}.json"
     assert main(["plot", *(names.get(word, word) for word in words.split())]) == 2
     line = capfd.readouterr().err
     assert says in line

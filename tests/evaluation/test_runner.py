@@ -17,6 +17,7 @@ from distrlcc.evaluation.contender import (
     contender_from_file,
     contender_from_scheme,
 )
+from distrlcc.evaluation.fairness import run_shared
 from distrlcc.evaluation.recovery import first_fit, recovery_scores, recovery_times
 from distrlcc.evaluation.runner import evaluate, histogram_percentile, stretches
 from distrlcc.evaluation.scores import METRICS
@@ -252,3 +253,19 @@ def test_a_window_that_fits_one_rate_never_fits_the_other() -> None:
 def test_what_passes_by_is_not_back(inflight: list[float], expected: float) -> None:
     ages = 0.01 * np.arange(1, 6)
     assert first_fit(ages, np.array(inflight, float), 10.0, 0.01) == pytest.approx(expected)
+
+
+def test_a_policers_rate_is_what_its_link_can_carry() -> None:
+    # Bursts that the bucket lets through, and dry steps after them, in steps of 10 ms.
+    link = Link(50.0, delay_ms=20.0, queue_packets=200, policer_mbps=10.0, policer_packets=50)
+    alone = Scenario("policed", link, duration_s=20.0)
+    oracle, _ = evaluate(contender_from_scheme("oracle"), [alone])
+    cubic, _ = evaluate(contender_from_scheme("cubic"), [alone])
+    for scores in (oracle, cubic):
+        share = scores.figures["throughput_mbps"][0, 0] / 10.0
+        assert scores.figures["utilisation"][0, 0] == pytest.approx(share, abs=0.04)
+    assert oracle.figures["utilisation"][0, 0] > 0.97
+    assert oracle.figures["loss"][0, 0] < 0.04
+    # Shared links have the same capacity.
+    (run,) = run_shared(contender_from_scheme("cubic"), [alone])
+    assert run.capacity.sum() * 1504 * 8e-6 / 20.0 == pytest.approx(10.0, rel=0.06)

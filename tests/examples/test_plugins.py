@@ -92,7 +92,7 @@ def test_an_example_trains_resumes_is_evaluated_and_sends(
     same(saved(whole), saved(cut), skip=(*CLOCK, "best", "best_update", "best_score", "counters"))
     policy = str(cut / "policy.safetensors")
     assert main(["evaluate", policy, "--against", "", "--links", "2", "--seeds", "1"]) == 0
-    assert _sent(receiver, "--policy", policy, place=tmp_path / "sent.json")["acked"] > 0
+    assert _sent(receiver, policy, place=tmp_path / "sent.json")["acked"] > 0
     # Where it lies and its hash stand in config.toml.
     assert re.search(rf'"{plugins}/\w+.py:\w+@[0-9a-f]{{16}}"', (cut / "config.toml").read_text())
 
@@ -129,7 +129,7 @@ def test_a_policy_with_a_changed_observation_is_refused(plugins: Path, tmp_path:
     assert _train(out, *words) == 0
     with (plugins / "observation.py").open("a") as file:
         file.write("\n")
-    for command in (["evaluate", str(out)], ["send", "127.0.0.1", "--policy", str(out)]):
+    for command in (["evaluate", str(out)], ["send", "127.0.0.1", str(out)]):
         words = [sys.executable, "-m", "distrlcc", *command]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 2
@@ -193,7 +193,7 @@ def test_a_scheme_is_evaluated_and_sends(
     scheme = f"{plugins}/scheme.py:near"
     assert main(["evaluate", "--against", f"{scheme},reno", "--links", "3", "--seeds", "1"]) == 0
     assert "evaluating scheme.py:near on 3 links" in capsys.readouterr().err
-    assert _sent(receiver, "--scheme", scheme, place=tmp_path / "sent.json")["acked"] > 0
+    assert _sent(receiver, scheme, place=tmp_path / "sent.json")["acked"] > 0
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_a_measurement_is_summed_up_and_drawn(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     receiver, address = _receive(start, "--count", "1", "--json", "r.json")
-    words = "--scheme fixed --cwnd 8 --seconds 1 --json s.json --plot flow.png"
+    words = "fixed --cwnd 8 --seconds 1 --json s.json --plot flow.png"
     sender = start("send", address, *words.split())
     assert sender.end() == 0, sender.said
     assert receiver.end() == 0, receiver.said
@@ -89,7 +89,7 @@ def test_a_sender_that_is_held_begins_when_it_is_told(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
     _, address = _receive(start)
-    words = ("send", address, "--scheme", "fixed", "--cwnd", "8", "--seconds", "0.5", "--hold")
+    words = ("send", address, "fixed", "--cwnd", "8", "--seconds", "0.5", "--hold")
     nobody = start(*words)  # its standard input is at its end
     command, pipe = [sys.executable, "-m", "distrlcc", *words, "--json", "s.json"], subprocess.PIPE
     sender = subprocess.Popen(command, cwd=tmp_path, text=True, stdin=pipe, stdout=pipe)
@@ -110,7 +110,7 @@ def test_a_sender_that_is_held_begins_when_it_is_told(
 
 def test_a_receiver_that_vanishes_ends_the_flow(start: Callable[..., Command]) -> None:
     receiver, address = _receive(start)
-    words = ("--scheme", "fixed", "--cwnd", "2", "--seconds", "60", "--timeout", "3")
+    words = ("fixed", "--cwnd", "2", "--seconds", "60", "--timeout", "3")
     sender = start("send", address, *words)
     receiver.until("begins")
     receiver.process.send_signal(signal.SIGKILL)
@@ -122,7 +122,7 @@ def test_a_sender_that_vanishes_is_told_from_one_that_is_stopped(
     start: Callable[..., Command],
 ) -> None:
     receiver, address = _receive(start, "--timeout", "3", "--count", "2")
-    words = ("send", address, "--scheme", "fixed", "--cwnd", "2", "--seconds", "60")
+    words = ("send", address, "fixed", "--cwnd", "2", "--seconds", "60")
     sender = start(*words)
     receiver.until("begins")
     sender.process.send_signal(signal.SIGKILL)
@@ -141,7 +141,7 @@ def test_a_host_that_does_not_answer_is_one_line(start: Callable[..., Command]) 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        sender = start("send", address, "--scheme", "cubic", "--timeout", "1")
+        sender = start("send", address, "cubic", "--timeout", "1")
         assert sender.end(30.0) == 2
     assert sender.said == (
         f"distrlcc: error: {address}: no answer within 1 s; is 'distrlcc receive' there, and UDP "
@@ -152,12 +152,13 @@ def test_a_host_that_does_not_answer_is_one_line(start: Callable[..., Command]) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["send", "127.0.0.1", "--scheme", "cubik"], "did you mean cubic"),
-        (["send", "127.0.0.1", "--scheme", "oracle"], "unknown scheme 'oracle'"),
-        (["send", "127.0.0.1", "--scheme", "cubic", "--cwnd", "3"], "--cwnd is for --scheme fixed"),
-        (["send", "127.0.0.1", "--scheme", "cubic", "--plot", "x.gif"], ".png or .svg"),
-        (["send", "127.0.0.1", "--policy", "none.safetensors"], "none.safetensors"),
-        (["send", "127.0.0.1", "--scheme", "cubic", "--file", "x"], "--file is gone"),
+        (["send", "127.0.0.1", "cubik"], "did you mean cubic"),
+        (["send", "127.0.0.1", "oracle"], "unknown scheme 'oracle'"),
+        (["send", "127.0.0.1", "cubic", "--cwnd", "3"], "--cwnd is for the scheme fixed"),
+        (["send", "127.0.0.1", "cubic", "--plot", "x.gif"], ".png or .svg"),
+        (["send", "127.0.0.1", "none.safetensors"], "none.safetensors"),
+        (["send", "127.0.0.1", "--policy", "one"], "name what steers after the receiver"),
+        (["send", "127.0.0.1", "cubic", "--file", "x"], "--file is gone"),
         (["receive", "--folder", "none"], "copy files with scp or rsync, or see examples/quic.py"),
         (["receive", "--max-mb", "1"], "--max-mb is gone"),
     ],

@@ -121,11 +121,11 @@ def test_packets_jitter_before_the_queue_in_the_order_of_sending() -> None:
 
 def test_a_policer_drops_what_its_bucket_lacks() -> None:
     # Five packets of burst, and one more each 2 ms: of a window of eight at once three are lost,
-    # and the link carries half of what it could.
+    # and the link carries most of what passes the bucket.
     link = Link(rate_mbps=12.032, delay_ms=10, policer_mbps=6.016, policer_packets=5)
     assert _ack_times(link, 8, 30) == [21.0, 22.0, 23.0, 24.0, 25.0, -0.0, -0.0, -0.0]
     simulator, totals = _run(link, Flow("cubic"), steps=1000)
-    assert 0.3 < totals["used"] / totals["capacity"] <= 0.5
+    assert 0.6 < totals["used"] / totals["capacity"] <= 1.0
     assert simulator.flows[0, col.DROPPED] > 20
 
 
@@ -362,7 +362,7 @@ def test_a_checkpoint_of_the_simulator_goes_on_bit_for_bit(link: Link) -> None:
 def test_a_checkpoint_of_another_layout_is_refused() -> None:
     state = Simulator(1).state_dict()
     state["flows"] = state["flows"][:, :-1]
-    with pytest.raises(CheckpointError, match="another version's"):
+    with pytest.raises(CheckpointError, match="of another distrlcc"):
         Simulator(1).load_state_dict(state)
 
 

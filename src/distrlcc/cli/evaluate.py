@@ -95,7 +95,7 @@ def run(args: Namespace) -> int:
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:  # an empty one is none
-        args.policies = args.policies or [DEFAULT]
+        args.senders = args.senders or [DEFAULT]
         args.against = EMULATED_AGAINST if real else AGAINST
     if args.flows and not real:
         raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
@@ -138,7 +138,7 @@ def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[Ke
     if args.also is None:
         yield []
         return
-    if args.world != "emulated" or not args.policies:
+    if args.world != "emulated" or not any(one.learned for one in contenders):
         raise ConfigError("--as kernel is for a POLICY and --world emulated")
     from distrlcc.evaluation.kernel_policy import in_kernel, registered
 
@@ -226,7 +226,7 @@ def _evaluate(
             title="Congestion control evaluation",
             suite=", ".join(names),
             command=command_line(),
-            policies=tuple(args.policies),
+            policies=tuple(one.name for one in contenders if one.learned),
             seeds=tuple(range(args.seeds)),
             versions=package_versions(),
             date=f"{datetime.now(UTC):%Y-%m-%d}",
@@ -336,7 +336,7 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
 
     Where the command has schemes for real packets, too, it chooses the default ones itself.
     """
-    parser.add("policies POLICY", "policy files, runs, or shipped policies", nargs="*")
+    parser.add("senders SENDER", "policy files, runs, shipped policies, or schemes", nargs="*")
     more = "" if real is None else f"; of real packets {real}"
     default = against if real is None else None
     parser.add("--against A,B,…", f"schemes (default: {against}{more})", default=default)
@@ -349,18 +349,20 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     """Return the policies and schemes that `add_contenders`'s arguments name."""
-    from distrlcc.evaluation.contender import contender_from_file, contender_from_scheme
+    from distrlcc.evaluation.contender import contender_from_scheme, contender_named, is_scheme
 
-    schemes = names_in(args.against)
-    if args.prefer and not args.policies:
-        raise ConfigError("--prefer is for a POLICY; there is none")
+    against = names_in(args.against)
     contenders: list[Contender] = []
-    for path, prefer in product(args.policies, args.prefer or [None]):
-        taken = {*schemes, *(contender.name for contender in contenders)}
-        contenders.append(contender_from_file(path, taken, prefer))
-    contenders += [contender_from_scheme(name, real=real) for name in schemes]
+    for sender in args.senders:
+        for prefer in [None] if is_scheme(sender, real=real) else args.prefer or [None]:
+            taken = {*against, *(contender.name for contender in contenders)}
+            contenders.append(contender_named(sender, taken, prefer, real=real))
+    if args.prefer and not any(one.learned for one in contenders):
+        raise ConfigError("--prefer is for a policy; there is none")
+    own = [contender.name for contender in contenders]
+    contenders += [contender_from_scheme(name, real=real) for name in against if name not in own]
     if not contenders:
-        raise ConfigError("nothing to evaluate; give a POLICY file or --against SCHEMES")
+        raise ConfigError("nothing to evaluate; name a SENDER or --against SCHEMES")
     return contenders
 
 

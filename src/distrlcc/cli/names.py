@@ -48,7 +48,7 @@ def run_policies(args: Namespace) -> int:
     """List the policies that come with the package: name one wherever a policy is asked for.
 
     distrlcc evaluate gail --against cubic,bbr
-    distrlcc send HOST:PORT --policy gail
+    distrlcc send HOST:PORT gail
     """
     from distrlcc.evaluation.benchmark import PREFER
     from distrlcc.policy.policy_file import load_policy, shipped_policies

@@ -1,7 +1,7 @@
 """Send real packets over UDP under a policy or a scheme, to a 'distrlcc receive'.
 
-distrlcc send 10.0.0.2 --policy runs/demo/policy.safetensors --seconds 30 --plot flow.png
-distrlcc send 10.0.0.2:4730 --scheme cubic --seconds 30 --json -
+distrlcc send 10.0.0.2 runs/demo --seconds 30 --plot flow.png
+distrlcc send 10.0.0.2:4730 cubic --seconds 30 --json -
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
 from distrlcc.net.udp_socket import resolve
-from distrlcc.plugins import short
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.processes import run_soon
 from distrlcc.runs.stopper import Stopper
@@ -46,13 +45,16 @@ def add_arguments(parser: Parser) -> None:
     # Where to, what steers, and how long.
     add = parser.add
     add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
-    steers = parser.add_mutually_exclusive_group()
-    text = f"a policy file, a run's folder, or a shipped policy (default: {DEFAULT})"
-    add("--policy FILE", text, to=steers)
-    add("--scheme NAME", "as cubic, see 'distrlcc list schemes', or ./file.py:name", to=steers)
+    text = (
+        "what steers: a policy's file, a run's folder, a shipped policy, a scheme as of 'distrlcc "
+        "list schemes', or ./file.py:name"
+    )
+    add("sender SENDER", text, default=DEFAULT, nargs="?")
+    for flag in ("--policy", "--scheme"):
+        parser.gone(flag, ": name what steers after the receiver, as in 'send HOST one'")
     add("--seconds S", "how long", number(0.1, 86_400.0), 10.0)
-    add("--cwnd N", "window of --scheme fixed, packets", number(1, 1e6))
-    text = "0: throughput, 1: delay, for a --policy trained with preferences (default: its own)"
+    add("--cwnd N", "window of the scheme fixed, packets", number(1, 1e6))
+    text = "0: throughput, 1: delay, for a policy trained with preferences (default: its own)"
     add("--prefer P", text, number(0.0, 1.0))
     # How packets are sent.
     text = (
@@ -157,25 +159,22 @@ def _run(args: Namespace, log: StepLog | None) -> int:
 
 def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int]]:
     """Return a controller that is ready to act at once, its name and the length of its steps."""
-    if args.cwnd is not None and args.scheme != "fixed":
-        raise ConfigError("--cwnd is for --scheme fixed")
-    if args.prefer is not None and args.policy is None:
-        raise ConfigError("--prefer is for --policy")
-    if args.scheme is None:
-        from distrlcc.evaluation.contender import PolicyController, contender_from_file
+    from distrlcc.control.schemes import SchemeController
+    from distrlcc.evaluation.contender import PolicyController, contender_named
 
-        contender = contender_from_file(args.policy or DEFAULT, set(), args.prefer)
+    if args.cwnd is not None and args.sender != "fixed":
+        raise ConfigError("--cwnd is for the scheme fixed")
+    contender = contender_named(args.sender, prefer=args.prefer)
+    if contender.learned:
         policy = PolicyController(contender, seed=args.seed)
         return contender.name, policy, policy.step_ns
-    from distrlcc.control.schemes import SchemeController
-
     cwnd = INITIAL_CWND if args.cwnd is None else args.cwnd
-    scheme = SchemeController(args.scheme, seed=args.seed, parameter=cwnd)
+    scheme = SchemeController(contender.scheme, seed=args.seed, parameter=cwnd)
     # Compile what the first acknowledgements would have to wait for; it begins anew afterwards.
     now = time.monotonic_ns()
     scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
     scheme.on_timeout(now=now + 1, sent=10)
-    return short(args.scheme), scheme, lambda _: 10_000_000
+    return contender.name, scheme, lambda _: 10_000_000
 
 
 def _step_log(args: Namespace) -> AbstractContextManager[StepLog | None]:

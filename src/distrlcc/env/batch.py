@@ -254,10 +254,9 @@ class LinkBatch(AgentBatch):
         # Delivered packets/s of every flow, smoothed over a round trip: what shares are taken of.
         self._rates = np.zeros((n, self.n_flows))
         self._wait = np.zeros(n)
-        self._policed = np.full(n, math.inf)
         self._share = np.ones(len(rows)) if agents > 1 else None
         self._joining = joining or agents > 1
-        self._changing = "previous preference mean_rate base_rtt searched wait policed"
+        self._changing = "previous preference mean_rate base_rtt searched wait"
         if self._joining:
             self._changing += " rates is_agent active acted"
 
@@ -270,7 +269,6 @@ class LinkBatch(AgentBatch):
         for place, held in enumerate(control[:, _HELD]):
             self.begin_agent(first + place, scenario, held, min(place, count - 1))
         self._rates[n] = 0.0
-        self._policed[n] = (scenario.link.policer_mbps or math.inf) * _PACKETS_PER_MBIT
         self._wait[n] = mean_wait(scenario.link, 1.0 / self.mean_rate[first])
         if self._joining:
             rows = slice(first, first + room)
@@ -350,12 +348,9 @@ class LinkBatch(AgentBatch):
         return self.simulator.stats(None if self.n_flows == self.agents == 1 else self._flow)
 
     def view(self) -> LinkView:
-        """Return the links' side of the newest step; a policer's rate bounds their capacity."""
-        results, links = self.simulator.results, self.simulator.links
-        seconds = (links[:, col.NOW] - links[:, col.STEP_START]) / NANOSECONDS
-        used = results[:, col.USED]
-        capacity = np.maximum(np.minimum(results[:, col.CAPACITY], self._policed * seconds), used)
-        capacity, used = capacity[self.link], used[self.link]
+        """Return the links' side of the newest step."""
+        results = self.simulator.results[self.link]
+        capacity, used = results[:, col.CAPACITY], results[:, col.USED]
         view = LinkView(capacity, used, self.mean_rate, self.base_rtt, self._share)
         if self.n_flows > 1:
             ran = self.ran()

@@ -137,10 +137,10 @@ def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
     """Return `PARTS`, ``[N]`` each, for a reward of a user's own.
 
     Throughput is of acknowledged packets and utilisation of what the link carried; the queueing
-    delay is in base RTTs, 0 where nothing was acknowledged, and loss a share of packets.
+    delay is in base RTTs, 0 before the first acknowledgement, and loss a share of packets.
     """
     mbit = 8e-6 * PACKET_BYTES / stats.duration
-    rtt = np.where(stats.acked > 0, _mean_rtt(stats), link.base_rtt)
+    rtt = np.where(stats.rtt_last > 0, _mean_rtt(stats), link.base_rtt)
     values = (
         stats.acked * mbit,
         link.capacity * mbit,

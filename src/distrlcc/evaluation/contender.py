@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.plugins import is_reference, short
 from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
-from distrlcc.policy.policy_file import find_policy
+from distrlcc.policy.policy_file import find_policy, shipped_policies
 from distrlcc.seeding import stream_key
 from distrlcc.sim.suites import BEST_CWND
 from distrlcc.types import NANOSECONDS, Ack, IntervalStats
@@ -73,9 +74,9 @@ class Contender:
     def words(self) -> tuple[str, ...]:
         """Return the arguments with which ``distrlcc send`` runs it."""
         if self.policy is None:
-            return ("--scheme", self.reference or self.name)
+            return (self.reference or self.name,)
         prefer = () if self.preference is None else ("--prefer", str(self.preference))
-        return ("--policy", str(self.path), *prefer)
+        return (str(self.path), *prefer)
 
     def env_config(self) -> EnvConfig:
         """Return what its agent observes and does; the default's 10 ms steps for a scheme."""
@@ -165,6 +166,31 @@ def _real_schemes() -> list[str]:
     return [scheme for scheme in SCHEMES if scheme not in ("agent", "oracle")]
 
 
+def is_scheme(name: str, *, real: bool = False) -> bool:
+    """Say whether a name is a scheme's or a reference to one; real ones are the kernel's, too."""
+    named = (name in SCHEMES and name != "agent") or name == BEST_CWND or is_reference(name)
+    return named or (real and name.startswith(KERNEL))
+
+
+def contender_named(
+    sender: str, taken: Collection[str] = (), prefer: float | None = None, *, real: bool = False
+) -> Contender:
+    """Return a scheme by its name or reference, or a policy as `contender_from_file` has it.
+
+    Raises:
+        PolicyFileError: There is no policy at a path.
+        ConfigError: Nothing has this name, or it is a scheme, which has no preference to set.
+    """
+    if is_scheme(sender, real=real):
+        if prefer is not None:
+            raise ConfigError(f"{sender} is a scheme: a preference is for a policy")
+        return contender_from_scheme(sender, real=real)
+    names = [*shipped_policies(), *(name for name in SCHEMES if name != "agent")]
+    if not (sender in names or {"/", "."} & set(sender) or os.path.exists(sender)):
+        raise unknown_name("policy or scheme", sender, names)
+    return contender_from_file(sender, taken, prefer)
+
+
 def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
     """Return a scheme, also by its reference, as a contender.
 
@@ -204,7 +230,9 @@ def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
     return contender_from_scheme(KERNEL + scheme if wanted else scheme, real=True)
 
 
-def contender_from_file(path: str, taken: set[str], prefer: float | None = None) -> Contender:
+def contender_from_file(
+    path: str, taken: Collection[str], prefer: float | None = None
+) -> Contender:
     """Return a policy as a contender, named after its file or run, and not as any in ``taken``.
 
     ``path`` is a file, a run's folder, or the name of a shipped policy; ``prefer`` the preference,

@@ -89,8 +89,7 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
     remedy = "; expected the summary.json of 'distrlcc evaluate --out'"
     with reading(ConfigError, f"{path} is no summary of an evaluation", remedy):
         file = msgspec.json.decode(path.read_bytes(), type=_File)
-    if file.format != "distrlcc-summary" or not file.schemes:
-        raise ConfigError(f"{path} is no summary of an evaluation{remedy}")
+        _check(file)
     schemes = tuple(
         SchemeSummary(
             name,
@@ -122,6 +121,21 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
         for one in file.series
     ]
     return summary, series
+
+
+def _check(file: _File) -> None:
+    """Raise a `ValueError` where something is missing, or of another length than it must be."""
+    if file.format != "distrlcc-summary" or not file.schemes:
+        raise ValueError(f"format {file.format!r}, {len(file.schemes)} schemes")
+    for name, scheme in file.schemes.items():
+        for values in (scheme.overall, *scheme.scenarios.values()):
+            if lacking := {m.key for m in METRICS} - set(values):
+                raise ValueError(f"{name} has no {min(lacking)}")
+    for one in file.series:
+        for name in _ARRAYS:
+            buckets, edge = len(getattr(one, name)), name == "edges_s"
+            if buckets != len(one.rate_mbps) + edge or not one.rate_mbps:
+                raise ValueError(f"series {one.link!r}: {name} has {buckets} values")
 
 
 def _floats(values: Sequence[float | None]) -> FloatArray:
@@ -167,6 +181,8 @@ def draw(
         return time_series(chosen, schemes=summary.names()), _time_csv(chosen)
     of = metric(key)
     values = by_links(summary, of)
+    if not values:
+        raise ConfigError(f"--metric {key}: no link of this summary has one; take another")
     figure = _distributions(kind, summary, values, of)
     rows = [[name, value] for name, found in values.items() for value in found]
     return figure, _csv(["scheme", of.title], rows)

@@ -60,14 +60,19 @@ def best_window(
     """Return the window that fills the link from ``time`` on with about one packet queued.
 
     In flight are the packets that departed within the last round trip, and one in service; looking
-    one step ahead lets the window follow a link that changes (the oracle's knowledge).
+    one step ahead lets the window follow a link that changes (the oracle's knowledge). Behind a
+    policer it is what that lets through.
     """
     end = time + step
     begin = end - rtts[row_at(link, times, time)] - extra
     if link[col.IS_TRACE] == 1:
         last = opportunities_until(link, traces, end)
-        return float(last - opportunities_until(link, traces, begin)) + 1.0
-    return packets_between(link, times, rates, begin, end) + 1.0
+        carried = float(last - opportunities_until(link, traces, begin))
+    else:
+        carried = packets_between(link, times, rates, begin, end)
+    if link[col.POLICER_RATE] > 0:
+        carried = min(carried, float(link[col.POLICER_RATE] * (end - begin)) / float(PACKET_WORK))
+    return carried + 1.0
 
 
 @njit

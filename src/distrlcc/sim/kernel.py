@@ -714,11 +714,22 @@ def advance(
                 queue = 0.0
             if live:
                 queue += float(link[col.QUEUE_TAIL] - link[col.QUEUE_HEAD])
-        link_results[n, col.CAPACITY] = capacity
         # A queue counts a little more than its packets, as each departs in a whole ns.
         used = max(accepted - queue, link_results[n, col.TOTAL_USED])
         link_results[n, col.USED] = used - link_results[n, col.TOTAL_USED]
         link_results[n, col.TOTAL_USED] = used
+        # Behind a policer it is what that has let through so far, or would have.
+        if aqm is not None:
+            if live and link[col.POLICER_RATE] > 0:
+                whole = packets_between(link, times[n], rates[n], 0, end)
+                if is_trace:
+                    begin = opportunities_until(link, traces, 0)
+                    whole = float(opportunities_until(link, traces, end) - begin)
+                policed = float(link[col.POLICER_RATE]) * float(end) / float(PACKET_WORK)
+                total = max(min(whole, policed), used)
+                capacity = total - link_results[n, col.TOTAL_CAPACITY]
+                link_results[n, col.TOTAL_CAPACITY] = total
+        link_results[n, col.CAPACITY] = capacity
         link_results[n, col.QUEUE] = queue
         link_results[n, col.BASE_RTT] = base / NANOSECONDS
         if with_best:

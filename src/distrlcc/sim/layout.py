@@ -136,7 +136,8 @@ QUEUE = 2  # packets in the queue at the step's end, the one in service counted 
 BEST_CWND = 3  # window that fills the link without a standing queue, from now on
 BASE_RTT = 4  # propagation and transmission at the step's end, s (link's own, without EXTRA_RTT)
 TOTAL_USED = 5  # packets' worth that was used since the episode's start
-LINK_RESULTS = 6
+TOTAL_CAPACITY = 6  # the same of what it could carry, behind a policer alone
+LINK_RESULTS = 7
 
 HISTOGRAM_BINS = 1408
 """Bins of a delay histogram; bin b starts at 100 us * (1.01**b - 1), the last holds the rest."""

@@ -370,14 +370,15 @@ def best_window(
 ) -> Fraction:
     """Return the oracle's window of a flow for a step from ``now`` to ``end``, packets.
 
-    It is an even share of what can depart in the round trip before ``end``, and one more; the flows
-    that may send in the step share it: those that run then by ``times``, their starts and stops.
+    It is an even share of what can depart, or pass a policer, in the round trip before ``end``, and
+    one more, among the flows that run in the step by ``times``, their starts and stops.
     """
-    delay, _ = conditions_at(scenario.link, now)
-    extra = round(scenario.flows[number].extra_rtt_ms * 1e6)
-    bits = capacity(scenario.link, end - 2 * delay - extra, end)
-    times = times or map(_start_and_stop, scenario.flows)
-    active = sum(max(start, now) < min(stop, end) for start, stop in times)
+    link = scenario.link
+    span = 2 * conditions_at(link, now)[0] + round(scenario.flows[number].extra_rtt_ms * 1e6)
+    policed = NEVER if link.policer_mbps is None else round(link.policer_mbps * 1e6) * span
+    bits = min(capacity(link, end - span, end), policed)
+    spans = times or map(_start_and_stop, scenario.flows)
+    active = sum(max(start, now) < min(stop, end) for start, stop in spans)
     return Fraction(bits + _PACKET_BITS, _PACKET_BITS * max(active, 1))
 
 

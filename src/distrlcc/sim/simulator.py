@@ -365,11 +365,12 @@ class Simulator:
         Raises:
             CheckpointError: Another version's simulator gave them.
         """
-        if np.shape(state["flows"])[1] != col.FLOW_COLUMNS:
-            raise CheckpointError(
-                "the checkpoint's simulated links are another version's; use the distrlcc that "
-                "wrote it"
-            )
+        for name in ("links", "flows", "results"):
+            if np.shape(state[name])[1] != getattr(self, name).shape[1]:
+                raise CheckpointError(
+                    "the checkpoint's simulated links are of another distrlcc; use the one that "
+                    "wrote it, or begin anew from its policy with --start-from"
+                )
         self._ring_places, self._queue_places = (
             _Places.of(state["ring_places"]),
             _Places.of(state["queue_places"]),
