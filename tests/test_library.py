@@ -126,6 +126,13 @@ def test_scores_are_a_table_and_a_frame() -> None:
         assert frame.groupby("sender")["power"].mean()["cubic"] == pytest.approx(means["cubic"])
     with pytest.raises(ConfigError, match="nobody"):
         evaluate("nobody")
+    with pytest.raises(ConfigError, match="links is 0"):
+        evaluate("cubic", links=0)
+    with pytest.raises(ConfigError, match="unknown column 'speed'"):
+        found.mean("speed")
+    with pytest.raises(ConfigError, match="did you mean suites"):
+        make_vec(4, suite="random")
+    assert repr(found).startswith("Scores(12 runs on random; power: cubic 0.")
 
 
 def _has(name: str) -> bool:

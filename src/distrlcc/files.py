@@ -28,6 +28,38 @@ def write_atomically(
     write_together(path.parent, {path.name: data}, before_rename=before_rename, epoch=epoch)
 
 
+def write_output(path: Path, data: bytes | Iterator[bytes]) -> None:
+    """Write a file that a user has named: a link's target, and into a device or a pipe as it is.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        if not path.exists() or path.is_file():
+            write_atomically(Path(os.path.realpath(path)), data)
+            return
+        with path.open("wb") as file:  # what a rename would replace
+            file.writelines(data if isinstance(data, Iterator) else [data])
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def require_output(path: Path, *inputs: str | os.PathLike[str]) -> None:
+    """See that a file that a user has named can be written, and is none of those that are read.
+
+    Raises:
+        OutputError: It cannot, or is.
+    """
+    for name in inputs:
+        with suppress(OSError):
+            if os.path.samefile(path, name):
+                raise OutputError(f"{path} is the file that is read; write to another")
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder; expected a file")
+    if not path.exists() or path.is_file():
+        require_writable(Path(os.path.realpath(path)).parent)
+
+
 def write_together(
     folder: Path,
     files: Mapping[str, bytes | Iterator[bytes]],

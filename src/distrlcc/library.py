@@ -10,7 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,10 +21,11 @@ from rich.console import Console
 
 from distrlcc.config import override
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluation.contender import Contender, contender_from_file, contender_named
 from distrlcc.evaluation.runner import evaluate as run_links
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series
+from distrlcc.extras import require
 from distrlcc.policy.spec import DEFAULT, PolicySpec
 from distrlcc.runs.progress import Progress
 from distrlcc.sim import layout as col
@@ -238,31 +239,40 @@ def train(
     return policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """What senders scored: a column for each metric, a row for each sender, link and run."""
 
     columns: dict[str, NDArray[Any]]
     """``sender``, ``link``, ``run`` and the keys of docs/metrics.md, each ``[R]``."""
-    raw: tuple[SchemeScores, ...] = field(repr=False)
-    series: tuple[Series, ...] = field(repr=False)
+    raw: tuple[SchemeScores, ...]
+    series: tuple[Series, ...]
     links: str = ""
 
     def __getitem__(self, column: str) -> NDArray[Any]:
+        if column not in self.columns:
+            raise unknown_name("column", column, self.columns)
         return self.columns[column]
+
+    def __repr__(self) -> str:
+        power = ", ".join(f"{name} {value:.3f}" for name, value in self.mean().items())
+        return f"Scores({len(self['link'])} runs on {self.links}; power: {power})"
 
     def mean(self, metric: str = "power") -> dict[str, float]:
         """Return each sender's mean of a metric, over links and runs that have one."""
+        self[metric]  # it is refused if there is none
         return {one.scheme: float(np.nanmean(one.figures[metric])) for one in self.raw}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a pandas frame."""
+        require("pandas")
         import pandas  # noqa: PLC0415 - not required
 
         return pandas.DataFrame(self.columns)
 
     def to_polars(self) -> polars.DataFrame:
         """Return a polars frame."""
+        require("polars")
         import polars  # noqa: PLC0415 - not required
 
         return polars.DataFrame(self.columns)
@@ -289,6 +299,9 @@ def evaluate(
     Raises:
         DistrlccError: There is no such sender, suite or trace.
     """
+    for name, value in (("links", links), ("seeds", seeds)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name} is {value!r}: expected a whole number of 1 or more")
     contenders = list[Contender]()
     for sender in senders or (DEFAULT, *_RIVALS):
         taken = {contender.name for contender in contenders}

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,14 +116,23 @@ def read_model(path: Path, config: EnvConfig, activation: str = "tanh") -> Polic
     """
     import torch  # noqa: PLC0415 - SB3 has it
 
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        raise PolicyFileError(f"no model at {path} that can be read; check the path")
     with (
         reading(PolicyFileError, f"{path} is no model of Stable-Baselines3", "; save it again"),
+        warnings.catch_warnings(action="ignore"),
         zipfile.ZipFile(path) as model,
     ):
         if model.getinfo("policy.pth").file_size > _MOST_BYTES:
             raise ValueError(f"its weights have more than {_MOST_BYTES >> 20} MiB")
         data = io.BytesIO(model.read("policy.pth"))
-        weights = torch.load(data, map_location="cpu", weights_only=True)
+        try:
+            weights = torch.load(data, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            raise PolicyFileError(
+                f"{path} holds more than weights, which was not run; take models only from people "
+                "whom you trust"
+            ) from None
         arrays = {str(name): value.numpy(force=True) for name, value in dict(weights).items()}
     return converted(arrays, config, activation, str(path))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,10 @@ from distrlcc.cli.main import main
 def test_bash_completes_commands_and_flags(
     words: str, found: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert _completed(words, capsys) == found
+
+
+def _completed(words: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     if shutil.which("bash") is None:
         pytest.skip("bash is missing")
     assert main(["completion", "bash"]) == 0
@@ -33,7 +38,16 @@ def test_bash_completes_commands_and_flags(
     result = subprocess.run(
         ["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, timeout=30, check=True
     )
-    assert set(result.stdout.split()) == found
+    return set(result.stdout.split())
+
+
+def test_bash_completes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "summary.json").touch()
+    for words in ("distrlcc plot summ", "distrlcc evaluate --trace summ"):
+        assert _completed(words, capsys) == {"summary.json"}
 
 
 def test_an_unknown_shell_is_refused(capfd: pytest.CaptureFixture[str]) -> None:

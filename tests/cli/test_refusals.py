@@ -86,7 +86,7 @@ REFUSED = [
     ("evaluate --links 1 --json /proc/x", "cannot write"),
     ("train quickstart --interface lo", "--interface needs --processes"),
     ("TRAIN nothing.of.the.kind=1", "more; 'distrlcc train RECIPE --print-config' shows all)"),
-    ("evaluate a\0b", "no policy file"),
+    ("evaluate a\0b", "unknown policy or scheme"),
     ("train quickstart --ouut x", "did you mean --out"),
     ("train none.toml", "cannot be read"),
     ("train --resume", "--resume needs --out"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from distrlcc.cli.main import main
 from distrlcc.env.config import EnvConfig
@@ -59,10 +63,23 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(tmp_path: 
     assert np.isfinite(evaluate(str(read), links=2)["power"]).all()
 
 
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ("no zip", "is no model of Stable-Baselines3"),
+        ("nothing", "check the path"),
+        ("a pickle", "which was not run"),
+        ("weights of nothing", "is not an MlpPolicy"),
         ("another action space", "shape"),
     ],
 )
@@ -73,7 +90,13 @@ def test_what_is_no_model_is_one_line(
     path, out = tmp_path / "model.zip", tmp_path / "policy.safetensors"
     if wrong == "no zip":
         path.write_bytes(b"nothing")
-    else:
+    elif wrong in ("a pickle", "weights of nothing"):
+        inner = io.BytesIO()
+        held = {"x.mlp_extractor.policy_net.0.weight": torch.zeros(2)}
+        torch.save(Evil(tmp_path / "run") if wrong == "a pickle" else held, inner)
+        with zipfile.ZipFile(path, "w") as model:
+            model.writestr("policy.pth", inner.getvalue())
+    elif wrong != "nothing":
         sb3.PPO("MlpPolicy", "CartPole-v1", device="cpu").save(path)
     capfd.readouterr()
     assert main(["import", "sb3", str(path), "--out", str(out)]) == 2
@@ -81,3 +104,4 @@ def test_what_is_no_model_is_one_line(
     assert says in line
     assert line.count("\n") == 1
     assert not out.exists()
+    assert not (tmp_path / "run").exists()

@@ -35,13 +35,14 @@ def test_each_kind_is_drawn_with_its_numbers(
     head, *rows = csv.reader((tmp_path / "figure.csv").read_text().splitlines())
     assert {row[0] for row in rows} == {"cubic", "copa"}
     assert len(rows) == {"scatter": 2, "cdf": 8, "box": 8}.get(kind, len(rows))
-    values = np.array([row[1:] for row in rows], float)
-    assert values.shape[1] == len(head) - 1
+    assert {len(row) for row in rows} == {len(head)}
     if kind in ("cdf", "box"):
         stored = json.loads(summary.read_text())["schemes"]["copa"]["scenarios"]
-        powers = sorted(link["power"]["mean"] for link in stored.values())
-        shown = [float(row[1]) for row in rows if row[0] == "copa"]
+        powers = {link: values["power"]["mean"] for link, values in stored.items()}
+        shown = {row[1]: float(row[2]) for row in rows if row[0] == "copa"}
         assert shown == pytest.approx(powers)
+    else:
+        assert np.array([row[1:] for row in rows], float).shape[1] == len(head) - 1
 
 
 def test_what_was_written_is_read_again(summary: Path) -> None:
@@ -71,9 +72,11 @@ def _failed(data: dict[str, Any]) -> None:
     ("words", "says"),
     [
         ("SUMMARY --out fig.gif", ".pdf, .png or .svg"),
-        ("SUMMARY --out fig.pdf --metric speed", "unknown metric 'speed'"),
+        ("SUMMARY --out fig.pdf --kind cdf --metric speed", "unknown metric 'speed'"),
         ("SUMMARY --out fig.pdf --kind time --link none", "was not drawn over time"),
         ("none.json --out fig.pdf", "none.json"),
+        ("SUMMARY --out fig.pdf --metric power", "--metric is for"),
+        ("SUMMARY --out fig.pdf --kind cdf --link x", "--link is for"),
         ("BAD --out fig.pdf", "is no summary of an evaluation"),
         ("LESS --out fig.pdf", "cubic has no guarded"),
         ("TORN --out fig.pdf --kind time", "series"),

@@ -1,4 +1,4 @@
-"""Print a script with which a shell completes our commands and flags.
+"""Print a script with which a shell completes our commands, flags and files.
 
 distrlcc completion bash > ~/.local/share/bash-completion/completions/distrlcc
 """
@@ -13,7 +13,8 @@ from distrlcc.cli.parser import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add("shell SHELL", "which", choices=tuple(shtab.SUPPORTED_SHELLS))
+    shells = tuple(shtab.SUPPORTED_SHELLS)
+    parser.add("shell SHELL", f"one of {', '.join(shells)}", choices=shells)
 
 
 def run(args: Namespace) -> int:
@@ -24,17 +25,27 @@ def run(args: Namespace) -> int:
 
 def whole_parser() -> ArgumentParser:
     """Return one parser with all commands, each of which has its own otherwise."""
-    from distrlcc.cli.main import COMMANDS, GROUPS, find
+    from distrlcc.cli.main import COMMANDS, GROUPS
 
     parser = ArgumentParser("distrlcc")
     commands = parser.add_subparsers()
     for command, text in COMMANDS.items():
         if command not in GROUPS:
-            own, _ = find(command)
-            commands.add_parser(command, help=text, parents=[own], add_help=False)
+            commands.add_parser(command, help=text, parents=[_own(command)], add_help=False)
             continue
         group = commands.add_parser(command, help=text).add_subparsers()
         for name, said in GROUPS[command].items():
-            own, _ = find(f"{command}_{name}")
+            own = _own(f"{command}_{name}")
             group.add_parser(name, help=said, parents=[own], add_help=False)
     return parser
+
+
+def _own(command: str) -> Parser:
+    """Return a command's parser; a value that may be a file is completed as one."""
+    from distrlcc.cli.main import find
+
+    own, _ = find(command)
+    for action in own._actions:
+        if action.nargs != 0 and not action.choices:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return own

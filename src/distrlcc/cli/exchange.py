@@ -8,7 +8,7 @@ from pathlib import Path
 from distrlcc.cli.parser import Parser
 from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
-from distrlcc.files import require_writable, write_atomically
+from distrlcc.files import require_output, write_output
 
 
 def add_export(parser: Parser) -> None:
@@ -24,9 +24,9 @@ def run_export(args: Namespace) -> int:
     from distrlcc.policy.export import onnx_model
     from distrlcc.policy.policy_file import find_policy, load_policy
 
-    require_writable(args.onnx.parent)
-    model = onnx_model(load_policy(find_policy(args.policy)))
-    write_atomically(args.onnx, model.SerializeToString())
+    policy = find_policy(args.policy)
+    require_output(args.onnx, policy)
+    write_output(args.onnx, onnx_model(load_policy(policy)).SerializeToString())
     print(f"model: {args.onnx}")
     return 0
 
@@ -48,7 +48,7 @@ def run_import_sb3(args: Namespace) -> int:
     from distrlcc.policy.policy_file import save_policy
     from distrlcc.sb3 import read_model
 
-    require_writable(args.out.parent)
+    require_output(args.out, args.model)
     config = override(EnvConfig(), args.assignments)
     save_policy(args.out, read_model(args.model, config, args.activation))
     print(f"policy: {args.out}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, printable
-from distrlcc.files import require_writable, write_atomically
+from distrlcc.files import require_output, require_writable, write_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +27,11 @@ def add_json(parser: Parser, what: str = "all figures") -> None:
 
 def _json_target(text: str) -> str:
     if text != "-":
-        if (path := Path(text).resolve()).is_dir():
+        if (path := Path(text)).is_dir():
             raise ConfigError(f"--json {text}: is a folder; expected a file")
-        if not path.parent.is_dir():
-            raise ConfigError(f"--json {text}: there is no folder {path.parent}; make it first")
-        require_writable(path.parent)
+        if not path.exists() and not (parent := path.resolve().parent).is_dir():
+            raise ConfigError(f"--json {text}: there is no folder {parent}; make it first")
+        require_output(path)
     return text
 
 
@@ -87,4 +87,4 @@ def emit_text(target: str | None, pieces: Iterable[str]) -> None:
     if target == "-":
         sys.stdout.writelines(pieces)
     elif target is not None:
-        write_atomically(Path(target), (piece.encode() for piece in pieces))
+        write_output(Path(target), (piece.encode() for piece in pieces))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.files import require_writable, write_atomically
+from distrlcc.files import require_output, write_output
 
 KINDS = ("scatter", "cdf", "box", "time")
 
@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
         "link that the report drew"
     )
     parser.add("--kind", text, default="scatter", choices=KINDS)
-    parser.add("--metric KEY", "of cdf and box; see docs/metrics.md", default="power")
+    parser.add("--metric KEY", "of cdf and box; see docs/metrics.md (default: power)")
     parser.add("--link NAME", "of time (default: the first)", default="")
     parser.add("--out FILE", ".pdf, .png or .svg; the CSV has its name", Path, required=True)
 
@@ -38,13 +38,18 @@ def run(args: Namespace) -> int:
     if kind not in ("pdf", "png", "svg"):
         raise ConfigError(f"--out {args.out}: expected a name that ends with .pdf, .png or .svg")
     keys = [metric.key for metric in METRICS]
-    if args.metric not in keys:
+    if args.metric is not None and args.kind not in ("cdf", "box"):
+        raise ConfigError("--metric is for --kind cdf and box")
+    if args.link and args.kind != "time":
+        raise ConfigError("--link is for --kind time")
+    if args.metric not in (None, *keys):
         raise unknown_name("metric", args.metric, keys)
-    require_writable(args.out.resolve().parent)
-    summary, series = read(args.summary)
-    figure, text = draw(args.kind, summary, series, args.metric, args.link)
     table = args.out.with_suffix(".csv")
-    write_atomically(args.out, encode(figure, kind))
-    write_atomically(table, text.encode())
+    for path in (args.out, table):
+        require_output(path, args.summary)
+    summary, series = read(args.summary)
+    figure, text = draw(args.kind, summary, series, args.metric or "power", args.link)
+    write_output(args.out, encode(figure, kind))
+    write_output(table, text.encode())
     print(f"figure: {args.out}\nnumbers: {table}")
     return 0

@@ -23,7 +23,7 @@ from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import ConfigError, LinkError
-from distrlcc.files import check_writable, require_writable, write_atomically
+from distrlcc.files import check_writable, write_output
 from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
@@ -147,8 +147,7 @@ def _run(args: Namespace, log: StepLog | None) -> int:
         from distrlcc.evaluation.plots import flow_plot
 
         figure = flow_plot(log.whole(), name, wire_bytes)
-        require_writable(args.plot.resolve().parent)
-        write_atomically(args.plot, encode(figure, args.plot.suffix[1:]))
+        write_output(args.plot, encode(figure, args.plot.suffix[1:]))
     if log is not None:
         figures = json.dumps({"name": name} | _figures(sent), indent=2)[: -len("\n}")]
         emit_text(args.json, chain([figures, ',\n  "steps_columns": '], log.json(), ["\n}\n"]))

@@ -28,14 +28,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the trace and say what it is."""
-    from distrlcc.files import require_writable, write_atomically
+    from distrlcc.files import require_output, write_output
     from distrlcc.sim.throughput_log import read_throughput
     from distrlcc.sim.trace import load_trace
 
+    require_output(args.out, args.trace)
     trace = read_throughput(args.trace, args.kind) if args.kind else load_trace(args.trace)
     times = trace.times_ns // 1_000_000
-    require_writable(args.out.resolve().parent)
-    write_atomically(args.out, ("\n".join(str(time) for time in times) + "\n").encode())
+    write_output(args.out, ("\n".join(str(time) for time in times) + "\n").encode())
     seconds = trace.period_ns / 1e9
     print(f"{args.out}: {seconds:.1f} s, {len(times)} opportunities, {trace.mean_mbps:.2f} Mbit/s")
     return 0

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium
@@ -39,7 +39,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome, parts
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, load_suite
@@ -102,7 +102,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """
         self.config = config or EnvConfig()
         self.agents, unit = self.config.agents, self.config.unit
-        if num_envs % unit or first_index % unit:
+        if num_envs < 1 or num_envs % unit or first_index % unit:
             raise ConfigError(
                 f"{num_envs} environments from number {first_index} on, with links of {unit} "
                 f"agents; expected multiples of {unit}"
@@ -337,6 +337,10 @@ def make_vector_env(
     options = {name: changes.pop(name) for name in _OPTIONS if name in changes}
     if isinstance(changes.get("reward"), str):
         changes["reward"] = RewardConfig(changes["reward"])
+    known = [field.name for field in fields(EnvConfig)]
+    for name in changes:
+        if name not in known:
+            raise unknown_name("setting", name, [*known, *_OPTIONS])
     config = replace(config or EnvConfig(), **changes)
     return LinkVectorEnv(num_envs, config, **{"with_labels": False, "with_parts": True} | options)
 

@@ -142,13 +142,17 @@ def _floats(values: Sequence[float | None]) -> FloatArray:
     return np.array([math.nan if value is None else value for value in values], float)
 
 
-def by_links(summary: Summary, of: Metric) -> dict[str, FloatArray]:
-    """Return each scheme's means of a metric on the links that have one, as shown, ascending."""
-    found = {}
-    for one in summary.schemes:
-        values = np.array([link[of.key].mean for link in one.scenarios.values()])
-        found[one.scheme] = np.sort(values[np.isfinite(values)]) * of.scale
-    return {name: values for name, values in found.items() if len(values)}
+def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
+    """Return each scheme's means of a metric, as shown, on the links that have one."""
+    found = {
+        one.scheme: {
+            link: of.scale * values[of.key].mean
+            for link, values in one.scenarios.items()
+            if math.isfinite(values[of.key].mean)
+        }
+        for one in summary.schemes
+    }
+    return {name: values for name, values in found.items() if values}
 
 
 def draw(
@@ -184,12 +188,12 @@ def draw(
     if not values:
         raise ConfigError(f"--metric {key}: no link of this summary has one; take another")
     figure = _distributions(kind, summary, values, of)
-    rows = [[name, value] for name, found in values.items() for value in found]
-    return figure, _csv(["scheme", of.title], rows)
+    rows = [[name, link, value] for name, found in values.items() for link, value in found.items()]
+    return figure, _csv(["scheme", "link", of.title], rows)
 
 
 def _distributions(
-    kind: str, summary: Summary, values: dict[str, FloatArray], of: Metric
+    kind: str, summary: Summary, values: dict[str, dict[str, float]], of: Metric
 ) -> Figure:
     style = looks(summary.names(), LIGHT)
     with mpl.rc_context(STYLE):
@@ -197,13 +201,18 @@ def _distributions(
         if kind == "cdf":
             for name, found in values.items():
                 width = 1.8 if style[name].learned else 1.1
-                axes.ecdf(found, label=name, color=style[name].color, lw=width)
+                axes.ecdf(list(found.values()), label=name, color=style[name].color, lw=width)
             axes.set_xlabel(of.title)
             axes.set_ylabel("share of links")
             figure.legend(loc="outside upper center", ncols=min(len(values), 5))
         else:
             boxes = axes.boxplot(
-                list(values.values()), tick_labels=list(values), whis=(5, 95), patch_artist=True
+                [list(found.values()) for found in values.values()],
+                tick_labels=list(values),
+                whis=(5, 95),
+                showfliers=False,
+                patch_artist=True,
+                medianprops={"color": LIGHT.ink},
             )
             for name, box in zip(values, boxes["boxes"], strict=True):
                 box.set(facecolor=style[name].color, alpha=0.6)

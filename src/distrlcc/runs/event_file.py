@@ -28,8 +28,6 @@ def tag(key: str) -> str:
     """Return a metric's name in TensorBoard: its group, a slash, and its key."""
     if key.startswith("held_out_"):
         return f"held_out/{key.removeprefix('held_out_')}"
-    if "/" in key:  # it has a group
-        return key
     group = "time" if key.startswith("share_") else _GROUP_OF.get(key, "learning")
     return f"{group}/{key}"
 

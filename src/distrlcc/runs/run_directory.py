@@ -340,6 +340,8 @@ def take_lock(path: Path) -> TextIO | None:
     except OSError as error:
         if file is not None:
             file.close()
+        if file is None and error.errno in (errno.EACCES, errno.EROFS):
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             return None
         raise OutputError(f"{path} is being trained by another process") from None

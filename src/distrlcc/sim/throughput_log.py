@@ -24,24 +24,36 @@ _MOST_HOURS, _MOST_PACKETS = 4, 8_000_000
 _MOST = f"a trace has {_MOST_HOURS} hours and {_MOST_PACKETS:,} packets at most: cut out a part"
 
 
-def _columns(rows: list[list[str]]) -> NDArray[np.float64]:
-    """Return rows of two numbers as two columns."""
-    for number, row in enumerate(rows, 1):
-        if len(row) < 2:
-            raise ValueError(f"row {number} has too few numbers")
+def _columns(rows: list[list[str]], first: int = 1) -> NDArray[np.float64]:
+    """Return rows of two numbers as two columns; the first is row ``first`` of the file."""
+    for number, row in enumerate(rows, first):
+        if len(row) != 2:
+            raise ValueError(f"row {number} has {len(row)} numbers")
+        for word in row:
+            try:
+                fine = np.isfinite(float(word))
+            except ValueError:
+                fine = False
+            if not fine:
+                raise ValueError(f"row {number} has {word[:40]!r}")
     return np.array(rows, float).T
 
 
 def _csv(text: str) -> Rates:
     """Read lines of a time, s, and the rate from then on, Mbit/s; the first may name them."""
     lines = text.replace(",", " ").replace(";", " ").splitlines()
-    rows = [line.split()[:2] for line in lines if line.strip()]
+    rows = [line.split() for line in lines if line.strip()]
     try:
         float(rows[0][0])
+        first = 1
     except ValueError:
-        rows = rows[1:]
-    times, mbps = _columns(rows)
+        rows, first = rows[1:], 2
+    if len(rows) < 2:
+        raise ValueError("two rows say how long the first lasts; it has fewer")
+    times, mbps = _columns(rows, first)
     lengths = np.diff(times)
+    if not (lengths > 0).all():
+        raise ValueError(f"the time of row {first + 1 + int(np.argmin(lengths > 0))} is no later")
     return np.append(lengths, lengths[-1:]), mbps  # the last is as long as the one before
 
 
@@ -110,6 +122,8 @@ def read_throughput(path: str, kind: str) -> Trace:
         if not data.strip():
             raise ValueError("it is empty")
         lengths, mbps = parse(data.decode())
+        if not len(mbps):
+            raise ValueError("it has no intervals")
         known = len(lengths) == len(mbps) and np.isfinite([lengths, mbps]).all()
         if not (known and (lengths > 0).all() and (mbps >= 0).all() and mbps.any()):
             raise ValueError("times must increase; rates must be 0 or more, and not all of them 0")
