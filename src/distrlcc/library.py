@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from distrlcc.env.vector import LinkEnv, LinkVectorEnv
 
-_RIVALS = ("cubic", "bbr", "vegas", "copa")
-
 
 class Policy:
     """A trained policy that acts for N senders, and remembers what each of them has seen."""
@@ -303,7 +301,7 @@ def evaluate(
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ConfigError(f"{name} is {value!r}: expected a whole number of 1 or more")
     contenders = list[Contender]()
-    for sender in senders or (DEFAULT, *_RIVALS):
+    for sender in senders or (DEFAULT, "cubic", "bbr", "vegas", "copa"):
         taken = {contender.name for contender in contenders}
         if not isinstance(sender, Policy):
             contenders.append(contender_named(str(sender), taken))

@@ -41,9 +41,9 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loss.passed == (False, False)
     assert (jain.bound, jain.passed) == ("", (True, True))
     assert shared.passed[1]  # CUBIC is not worse than itself
-    assert card.failed(contenders[0].name)[0] == "random, excess loss (%)"
+    assert card.failed(contenders[0].name)[0] == "random: excess loss (%)"
     (verdict,) = card.verdicts
-    assert "of 3 gates; not random, excess loss (%)" in verdict
+    assert "of 3 gates; not random: excess loss (%)" in verdict
 
 
 def test_the_command_ends_with_1_where_a_gate_fails(
@@ -60,7 +60,7 @@ def test_the_command_ends_with_1_where_a_gate_fails(
     assert "✗" in page
     figures = json.loads((out / "scorecard.json").read_text())
     assert figures["scores"][0]["values"].keys() == {"mine", "bbr"}
-    assert "random, power" in figures["failed"]["mine"]
+    assert "random: power" in figures["failed"]["mine"]
     # Nothing fails where no policy is measured; what has no meaning is refused.
     assert main(["evaluate", "--against", "bbr", "--scorecard"]) == 0
     capsys.readouterr()

@@ -91,7 +91,7 @@ class Scorecard:
     def failed(self, name: str) -> list[str]:
         """Return the gates that a contender does not pass."""
         k = self.names.index(name)
-        return [f"{line.label}, {line.title}" for line in self.lines if not line.passed[k]]
+        return [f"{line.label}: {line.title}" for line in self.lines if not line.passed[k]]
 
     @property
     def verdicts(self) -> list[str]:

@@ -378,8 +378,8 @@ def best_window(
     policed = NEVER if link.policer_mbps is None else round(link.policer_mbps * 1e6) * span
     bits = min(capacity(link, end - span, end), policed)
     spans = times or map(_start_and_stop, scenario.flows)
-    active = sum(max(start, now) < min(stop, end) for start, stop in spans)
-    return Fraction(bits + _PACKET_BITS, _PACKET_BITS * max(active, 1))
+    active = max(sum(max(start, now) < min(stop, end) for start, stop in spans), 1)
+    return Fraction(bits + _PACKET_BITS, _PACKET_BITS * active)
 
 
 def service_at(link: Link, departure: int) -> int:
