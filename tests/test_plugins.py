@@ -191,7 +191,7 @@ def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
         "[distrlcc.rewards]\ntwice = their_package:double\n"
     )
     for words, says in (
-        ("list rewards", "orca, twice"),
+        ("list rewards", "of an installed package: their_package:double"),
         ("train quickstart --print-config --set env.reward.name=twice", "their_package:double@"),
         ("evaluate --against theirs --links 1 --seeds 1", "their_package:near"),
     ):

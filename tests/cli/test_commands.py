@@ -78,3 +78,11 @@ def test_nodes_may_hold_ids_names_and_files() -> None:
     assert actors.per_update == 4
     as_before = actors_config(parser.parse_args([*node, "2"])).actors
     assert as_before == replace(recipe("indigo").actors, nodes=recipe("indigo").actors.nodes[:2])
+
+
+def test_the_list_says_what_each_thing_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert len(lines) > 50
+    for line in lines:
+        assert len(line.split(maxsplit=1)) == 2, line

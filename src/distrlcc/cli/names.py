@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from importlib import import_module
 from typing import Any
 
 from rich import box
@@ -33,11 +34,60 @@ def run_list(args: Namespace) -> int:
     from distrlcc.sim.suites import SUITES
 
     registries: list[Registry[Any]] = [SUITES, SCHEMES, OBSERVATIONS, ACTIONS, REWARDS, NETWORKS]
-    tables = [list(RECIPES), *([*each, *each.registered] for each in registries)]
-    for kind, names in zip(KINDS, tables, strict=True):
+    tables: list[dict[str, Any]] = [dict(RECIPES), *({**r, **r.registered} for r in registries)]
+    for kind, things in zip(KINDS, tables, strict=True):
         if args.kind in (None, kind):
-            print(f"{kind}: {', '.join(name for name in names if name != 'agent')}")
+            things.pop("agent", None)
+            width = max(map(len, things))
+            lines = (f"  {name:<{width}}  {about(name, thing)}" for name, thing in things.items())
+            print("\n".join([f"{kind}:", *lines]))
     return 0
+
+
+def about(name: str, thing: Any) -> str:
+    """Return what a named thing is, in a line: as its docstring begins, or as `_ABOUT` says."""
+    if isinstance(thing, str):
+        return f"of an installed package: {thing}"
+    if not callable(thing) and name in _ABOUT:
+        return _ABOUT[name]
+    if isinstance(thing, int):  # a scheme
+        thing = import_module(f"distrlcc.control.{name}")
+    return (thing.__doc__ or "").strip().partition("\n")[0].rstrip(".:").replace("`", "")
+
+
+_ABOUT = {
+    "random": "5-100 Mbit/s, RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter",
+    "dynamic": "rate or delay or both step every 1.5 to 4 s",
+    "cellular": "generated traces, RTT 20-100 ms, queues of 50-500 packets",
+    "shallow": "queues of 0.02-0.3 BDP",
+    "slow": "0.2-2 Mbit/s",
+    "fast": "100-1000 Mbit/s",
+    "jitter": "ACKs jitter by up to 1-6 ms, and some come in bunches",
+    "silent": "nothing leaves in the first 0.3-2 s",
+    "falls": "after 3 s the rate falls to a quarter to a tenth",
+    "world": "all of this mixed, with up to sixteen agents and rivals",
+    "flows": "4, 16 or 32 agents",
+    "genet": "Genet's: its widest links, or its change of the pacing rate",
+    "aurora": "Aurora's training links",
+    "aurora-sweep": "30 Mbit/s, 60 ms, with one of rate, delay, queue and loss changed",
+    "indigo": "Indigo's: its 30 links, or its five actions",
+    "indigo-grid": "Indigo's grid of rates and delays, calibrated links, a satellite",
+    "shared": "1 to 4 agents that come and go",
+    "shared-2": "two agents, the second joins after 5 s",
+    "shared-4": "four agents that join one after another",
+    "shared-rtt": "two agents, one with four times the other's RTT",
+    "beside-cubic": "an agent beside a flow of CUBIC",
+    "beside-bbr": "an agent beside a flow of BBR",
+    "oracle": "knows the link, and holds the window that fills it",
+    "fixed": "one window, --cwnd of send",
+    "multiplicative": "the window times 0.5 to 2, six actions",
+    "fine": "the window times 0.5 to 2, nine actions down to 3%",
+    "rate": "Aurora's: the pacing rate by up to a quarter",
+    "fast-rate": "the same four times as fast",
+    "mlp": "dense layers",
+    "lstm": "dense layers, then an LSTM",
+    "mingru": "dense layers, then a minGRU",
+}
 
 
 def add_policies(parser: Parser) -> None:
