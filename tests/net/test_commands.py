@@ -170,3 +170,8 @@ def test_bad_words_are_one_line(
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_what_steers_may_stand_after_the_flags(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["send", "127.0.0.1", "--seconds", "0.5", "cubik"]) == 2
+    assert "did you mean cubic" in capfd.readouterr().err

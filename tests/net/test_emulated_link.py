@@ -76,7 +76,7 @@ def test_truth_is_the_simulators(name: str) -> None:
             sent[record.flow] += 1
         fed = len(reference.records)
         link.advance(now=now)
-        capacity, carried, _, best, base, _ = simulator.results[0]
+        capacity, carried, _, best, base, *_ = simulator.results[0]
         assert link.offered(now - STEP, now) == pytest.approx(capacity, abs=1e-4)
         assert link.best_window(STEP, now=now) == pytest.approx(best, abs=1e-4)
         assert link.base_rtt(now=now) == pytest.approx(base, rel=1e-6)

@@ -160,7 +160,7 @@ def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str)
         rest = rest[rest.index(choice) + 1 :]
         name = f"{command}_{choice}"
     own, run = find(name, prog, package)
-    return run(own.parse_args(rest))
+    return run(own.parse_intermixed_args(rest) if own.intermixed else own.parse_args(rest))
 
 
 class _Version(argparse.Action):

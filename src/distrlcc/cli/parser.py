@@ -25,6 +25,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.intermixed = False
+        """Whether arguments that are known by their place may stand after those with dashes."""
         self._keys: dict[str, str] = {}
         self.set_defaults(keys=self._keys)
 

@@ -50,6 +50,7 @@ def add_arguments(parser: Parser) -> None:
         "list schemes', or ./file.py:name"
     )
     add("sender SENDER", text, default=DEFAULT, nargs="?")
+    parser.intermixed = True
     for flag in ("--policy", "--scheme"):
         parser.gone(flag, ": name what steers after the receiver, as in 'send HOST one'")
     add("--seconds S", "how long", number(0.1, 86_400.0), 10.0)
