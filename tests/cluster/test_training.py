@@ -20,7 +20,7 @@ from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
 from distrlcc.cluster.cluster import health
 from distrlcc.cluster.engine import RayEngine
 from distrlcc.cluster.placement import reserve
-from distrlcc.cluster.session import ray_session
+from distrlcc.cluster.session import ray_session, require_ray
 from distrlcc.cluster.state import keep_token
 from distrlcc.errors import GroupError
 from distrlcc.extras import missing
@@ -60,6 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("DISTRLCC_LIMITS", "stall=8")
         for name, value in health().items():
             patch.setenv(name, value)
+        require_ray()  # which sets the rest of Ray's variables
         room = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False}
         made = Cluster(initialize_head=True, head_node_args=room)
         yield made
@@ -268,6 +269,7 @@ def test_actors_and_their_trainer_are_started_again(cluster: Any, tmp_path: Path
         run.until_said("joined: worker", 60.0, 3)
 
         (trainer,) = _members(cluster, "RayTrainer")
+        assert os.getpriority(os.PRIO_PROCESS, trainer) == os.getpriority(os.PRIO_PROCESS, 0)
         before = run.update()
         os.kill(trainer, signal.SIGKILL)
         run.until_said("starting it again", 15.0)

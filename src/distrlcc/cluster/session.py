@@ -46,6 +46,8 @@ _LOCAL_STORE_BYTES = 200_000_000
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # By default a busy machine hardly runs Ray's workers, and they are given up as silent.
+    "RAY_worker_niceness": "0",
     # Members report what is to be shown: not all that processes print, nor a page on each death.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
