@@ -69,7 +69,7 @@ def test_cubic_takes_over_after_two_bad_rounds_and_gives_back() -> None:
     assert control.on[0] == 1
     assert allowed(control, 100, 200) == pytest.approx(70)
     # One reduction for a round trip's loss, then concave growth towards what it was.
-    control.observe(seen(60, 10, cwnd=70))
+    control.observe(seen(50, 20, cwnd=70))
     assert allowed(control, 70, 200) == pytest.approx(49)
     found = []
     while control.on[0]:
@@ -90,10 +90,10 @@ def test_cubic_takes_over_after_two_bad_rounds_and_gives_back() -> None:
 
 
 def test_random_loss_is_not_taken_for_a_queue_and_silence_not_for_calm() -> None:
-    # 3% of 64 packets a round trip, as chance has it; above the bound in one round of six.
+    # 10% of 64 packets a round trip, as chance has it.
     rng, control = np.random.default_rng(1), WindowControl(200, 0.0, 0.05)
     for _ in range(200):
-        lost = rng.binomial(64, 0.03, 200).astype(float)
+        lost = rng.binomial(64, 0.1, 200).astype(float)
         step = seen(64)
         columns = {name: np.repeat(getattr(step, name), 200) for name in IntervalStats.names()}
         columns |= {"acked": 64 - lost, "lost": lost, "rtt_sum": (64 - lost) * 0.05}
@@ -137,7 +137,7 @@ def test_the_guard_keeps_a_mad_policy_from_flooding_a_path() -> None:
         lost[guard] = row[col.DROPPED] / row[col.SENT]
         assert row[col.DELIVERED] > 0.7 * 20 * 12e6 / (8 * 1504)
     assert lost[0.0] > 0.9
-    assert lost[0.05] < 0.2
+    assert lost[0.05] < 0.25
 
 
 def test_a_link_that_is_silent_at_first_gets_one_window() -> None:

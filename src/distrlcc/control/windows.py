@@ -8,8 +8,9 @@ The guard is outside the network, so that no policy, however trained, can do muc
   CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
   enough: the longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of
   them until it has `ROUND_PACKETS`; those of fewer than `FEW_PACKETS` say nothing. Where packets
-  queue, half the bound is enough. Where they do not, what is lost may be lost at random: then it
-  must be above the bound by `SIGMAS` standard deviations.
+  queue, half the bound is enough. Where they do not, they are lost at random or in a queue of a few
+  packets, and a smaller window would lose as many: it takes three times the bound, and `SIGMAS`
+  standard deviations.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
@@ -30,7 +31,7 @@ from distrlcc.types import FloatArray, IntervalStats
 MOST_BDP, SPARE = 8.0, 10.0
 BAD_ROUNDS, CALM_ROUNDS = 2, 8
 ROUND_PACKETS, ROUND_RTTS, FEW_PACKETS = 64, 8, 8
-SIGMAS = 1.5
+QUEUED, UNQUEUED, SIGMAS = 0.5, 3.0, 1.5
 LEAST_S, MOST_LONGER = 10.0, 4.0
 """The least RTT follows a longer path in this time, s, to so many times the least ever."""
 _FADE = 1 / 16
@@ -116,8 +117,8 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float) -> None:
         s[ROUND_ACKED] = s[ROUND_LOST] = s[ROUND_TIME] = s[ROUND_LEAST] = 0.0
         if packets < FEW_PACKETS:
             continue
-        expected = bound * packets
-        most = 0.5 * expected if queued else expected + SIGMAS * math.sqrt(expected)
+        expected = (bound if queued else UNQUEUED * bound) * packets
+        most = QUEUED * expected if queued else expected + SIGMAS * math.sqrt(expected)
         s[BAD] = s[BAD] + 1.0 if lost > most else 0.0
         s[CALM] = s[CALM] + 1.0 if lost <= expected else 0.0
         # In, or out.

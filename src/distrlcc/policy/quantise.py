@@ -33,8 +33,8 @@ class KernelOptions:
     """Pacing rate of a policy of windows, in windows per smoothed round trip; 0: bursts. None: the
     policy's own, or `PACING`."""
     guard_loss: float | None = None
-    """Share of packets lost that hands a connection to CUBIC's rule, half of it where packets
-    queue; 0: never. None: the policy's own, or `GUARD_LOSS`."""
+    """Share of packets lost that hands a connection to CUBIC's rule, half of it where packets queue
+    and three times it where they do not; 0: never. None: the policy's own, or `GUARD_LOSS`."""
     guard_rounds: int = 2
     """Round trips in a row that must be above it."""
     floor: int = 4

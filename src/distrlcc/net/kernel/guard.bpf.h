@@ -3,13 +3,15 @@
  * than CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
  * enough: the longer, the more often it was so. An epoch is a round trip, or up to EPOCH_RTTS of them
  * until it has EPOCH_PACKETS; of fewer than FEW_PACKETS it says nothing. Where packets queue, half the
- * bound is enough. Where they do not, what is lost may be lost at random: then it must be above the
- * bound by one and a half standard deviations.
+ * bound is enough. Where they do not, they are lost at random or in a queue of a few packets, and a
+ * smaller window would lose as many: it takes three times the bound, and one and a half standard
+ * deviations.
  */
 #define EPOCH_PACKETS 64
 #define EPOCH_RTTS 8
 #define FEW_PACKETS 8
 #define CALM_EPOCHS 8
+#define UNQUEUED 3
 #define BETA 11744051LL	     /* 0.7 */
 #define CONVERGENCE 14260634LL /* (1 + 0.7) / 2 */
 #define RENO 8882055LL	     /* 3 (1 - 0.7) / (1 + 0.7) */
@@ -116,7 +118,7 @@ __noinline int guard(struct connection *c, struct acked *a)
 	if (packets < FEW_PACKETS)
 		return 0;
 	/* In packets, ONE each; lost > expected + 1.5 sqrt(expected) without a root. */
-	expected = packets * p->guard_loss;
+	expected = packets * p->guard_loss * (queued ? 1 : UNQUEUED);
 	over = lost > expected ? (lost - expected) >> (SHIFT - 8) : 0;
 	bad = queued ? 2 * lost > expected : 4 * over * over > 9 * (expected >> (SHIFT - 16));
 	g->bad = bad ? g->bad + 1 : 0;
