@@ -95,6 +95,13 @@ def test_schemes_that_can_send() -> None:
             _real(name)
 
 
+def test_a_program_is_told_where_to_send() -> None:
+    with pytest.raises(ConfigError, match=r"expected cmd:COMMAND with \{host\} and \{port\}"):
+        _real("cmd:iperf3 -c {host}")
+    with pytest.raises(ConfigError, match="is for distrlcc evaluate --world emulated"):
+        contender_from_scheme("cmd:iperf3 -c {host} -p {port}")
+
+
 def test_others_are_ours_or_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contender, "kernel_controls", lambda: ["reno", "cubic", "htcp"])
     ours, kernels = _real("vegas"), _real("kernel-htcp")
@@ -311,6 +318,48 @@ def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
     assert (tmp_path / "report" / "series-twelve.png").exists()
     for page in ("report.html", "sim-to-real.html"):
         assert "twelve" in (tmp_path / "report" / page).read_text()
+
+
+SENDS = """
+import socket, sys, time
+kind, host, port, seconds = sys.argv[1:]
+link = socket.socket(type=getattr(socket, kind))
+link.connect((host, int(port)))
+end = time.monotonic() + float(seconds)
+while time.monotonic() < end:
+    link.send(bytes(1400))
+    if kind == "SOCK_DGRAM":
+        time.sleep(0.002)
+"""
+HEARS = """
+import socket, sys
+link = socket.socket(type=socket.SOCK_DGRAM)
+link.bind(("", int(sys.argv[1])))
+while True:
+    link.recv(2000)
+"""
+
+
+@_real_packets
+def test_programs_of_others_are_scored_by_the_links_log(tmp_path: Path) -> None:
+    (tmp_path / "link.toml").write_text(LINK)
+    (tmp_path / "sends.py").write_text(SENDS)
+    (tmp_path / "hears.py").write_text(HEARS)
+    send = f"cmd:{sys.executable} sends.py KIND {{host}} {{port}} {{seconds}}"
+    tcp = send.replace("KIND", "SOCK_STREAM")  # to our own sink
+    udp = send.replace("KIND", "SOCK_DGRAM") + f" :: {sys.executable} hears.py {{port}}"
+    done = _evaluate(tmp_path, "link.toml", f"{tcp},{udp},cmd:false {{host}} {{port}}")
+    assert done.returncode == 1, done.stderr  # one failed
+    schemes = json.loads(done.stdout)["schemes"]
+    name = f"cmd:{Path(sys.executable).name}"
+    assert list(schemes) == [name, name + "'", "cmd:false"]
+    first, second = (schemes[each]["overall"] for each in (name, name + "'"))
+    assert first["utilisation"]["mean"] > 0.5
+    # A packet of 1,400 bytes and headers each 2 ms or somewhat later, and no queue.
+    assert 2.0 < second["throughput_mbps"]["mean"] < 5.9
+    assert second["mean_queueing_delay_ms"]["mean"] < 5.0
+    assert second["mean_cwnd_packets"]["mean"] is None
+    assert "'false 100.64.0.1 24730' ended with exit code 1: it said nothing" in done.stderr
 
 
 @_real_packets

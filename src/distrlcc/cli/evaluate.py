@@ -16,7 +16,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add
     text = (
         "emulated: real packets on emulated links, one after another in real time, beside "
-        "the kernel's TCP as kernel-NAME"
+        "the kernel's TCP as kernel-NAME, or 'cmd:PROGRAM {host} {port}'"
     )
     add("--world", text, default="simulated", choices=("simulated", "emulated"))
     text = (
@@ -361,6 +361,10 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
         raise ConfigError("--prefer is for a policy; there is none")
     own = [contender.name for contender in contenders]
     contenders += [contender_from_scheme(name, real=real) for name in against if name not in own]
+    # Commands of one program differ in their options alone.
+    for place, one in enumerate(contenders):
+        while one.name in [other.name for other in contenders[:place]]:
+            contenders[place] = one = replace(one, name=f"{one.name}'")
     if not contenders:
         raise ConfigError("nothing to evaluate; name a SENDER or --against SCHEMES")
     return contenders

@@ -28,6 +28,8 @@ from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
 KERNEL = "kernel-"
 """Before the names of the kernel's own congestion controls."""
+PROGRAM = "cmd:"
+"""Before the command of someone else's program."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Contender:
     """Name of the control as which the kernel's TCP has the policy; None: it is not there."""
     reference: str = ""
     """To a user's scheme; empty: it is another's."""
+    program: tuple[str, str] = ("", "")
+    """Shell commands of someone else's sender and receiver; empty: it is none, and ours."""
 
     @property
     def learned(self) -> bool:
@@ -67,6 +71,8 @@ class Contender:
 
     def simulated(self) -> Contender | None:
         """Return the same in the simulator; None where that has no such scheme."""
+        if self.program[0]:
+            return None
         if self.policy is not None or not self.is_kernel:
             return replace(self, control=None)
         return Contender(self.scheme) if self.scheme in _real_schemes() else None
@@ -167,7 +173,9 @@ def _real_schemes() -> list[str]:
 
 
 def is_scheme(name: str, *, real: bool = False) -> bool:
-    """Say whether a name is a scheme's or a reference to one; real ones are the kernel's, too."""
+    """Say whether a name is a scheme's, a reference to one or a program; or real, the kernel's."""
+    if name.startswith(PROGRAM):
+        return True
     named = (name in SCHEMES and name != "agent") or name == BEST_CWND or is_reference(name)
     return named or (real and name.startswith(KERNEL))
 
@@ -194,11 +202,14 @@ def contender_named(
 def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
     """Return a scheme, also by its reference, as a contender.
 
-    Of real packets ``kernel-NAME`` is one of the kernel's.
+    Of real packets ``kernel-NAME`` is one of the kernel's, and ``cmd:SENDER :: RECEIVER`` someone
+    else's program.
 
     Raises:
         ConfigError: There is no such scheme, or the kernel does not have it.
     """
+    if name.startswith(PROGRAM):
+        return _program(name, real=real)
     if real:
         names = [*(KERNEL + control for control in kernel_controls()), *_real_schemes()]
     else:
@@ -209,6 +220,18 @@ def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
     if name not in names:
         raise unknown_name("scheme of the emulated world" if real else "scheme", name, names)
     return Contender(name)
+
+
+def _program(text: str, *, real: bool) -> Contender:
+    if not real:
+        raise ConfigError(f"{text}: a program is for distrlcc evaluate --world emulated")
+    sender, _, receiver = (part.strip() for part in text.removeprefix(PROGRAM).partition("::"))
+    if "{host}" not in sender or "{port}" not in sender:
+        raise ConfigError(
+            f"{text}: expected {PROGRAM}COMMAND with {{host}} and {{port}} in it, such as "
+            f"'{PROGRAM}./run.sh {{host}} {{port}} {{seconds}} :: ./receive.sh {{port}}'"
+        )
+    return Contender(PROGRAM + Path(sender.split()[0]).name, program=(sender, receiver))
 
 
 def rival(scheme: str, contender: Contender, others: str | None) -> Contender:

@@ -1,8 +1,8 @@
 """Runs contenders as real packets on emulated links, one link after another in real time.
 
 A policy or one of our schemes sends over UDP as ``distrlcc send`` does; ``kernel-cubic`` and the
-like are the kernel's own TCP. All are scored by the emulated link's log, so that they differ only
-in what they put on the link.
+like are the kernel's own TCP; ``cmd:`` is someone else's program. All are scored by the emulated
+link's log, so that they differ only in what they put on the link.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _GRAIN_S = 1e-3
 """The emulator knows whole milliseconds."""
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
 _TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
+_PROGRAM = (sys.executable, "-m", "distrlcc.net.program")
 _TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
 
 
@@ -83,6 +84,8 @@ class RealFlow:
     def sender(self, folder: Path) -> Part:
         """Return what runs behind the link."""
         contender, figures, seconds = self.contender, str(self.figures(folder)), f"{self.seconds:g}"
+        if contender.program[0]:
+            return Part(self.name, self._program("sender", self.seconds), self.start_s)
         if contender.is_kernel:
             where = ("send", BASE, str(self.port), contender.scheme)
             words = (*_TCP, *where, seconds, str(self.count), figures)
@@ -99,11 +102,20 @@ class RealFlow:
         # It starts before the first flow, and receives nothing until its own flow begins.
         patience = min(self.start_s + self.seconds + limits().start, _MOST_PATIENCE_SECONDS)
         name = f"the receiver of {self.name}"
-        if self.contender.is_kernel:
+        if self.contender.program[1]:
+            return Part(name, self._program("receiver", patience))
+        if self.contender.is_kernel or self.contender.program[0]:
             said = ("sink", BASE, str(self.port), f"{patience:g}", str(self.count))
             return Part(name, (*_TCP, *said))
         listen = ("--timeout", f"{patience:g}", "--listen", f"{BASE}:{self.port}")
         return Part(name, (*_DISTRLCC, "receive", "--count", "1", *listen))
+
+    def _program(self, role: str, seconds: float) -> tuple[str, ...]:
+        command = self.contender.program[role == "receiver"]
+        known = {"host": BASE, "port": str(self.port), "seconds": f"{self.seconds:g}"}
+        for name, value in known.items():
+            command = command.replace(f"{{{name}}}", value)
+        return (*_PROGRAM, role, f"{seconds:g}", command)
 
 
 def real_flows(
@@ -180,12 +192,14 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         late = [
             float(json.loads(flow.figures(place).read_text())["late_share"] or 0.0)
             for flow in flows
-            if not flow.contender.is_kernel
+            if not (flow.contender.is_kernel or flow.contender.program[0])
         ]
         log = read_flow_log(whole, scenario, own=own if ports else None)
-        sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
-        said = sender.over(np.array([log.warm_ms - log.begin_ms, log.end_ms - log.begin_ms]) / 1e3)
-        figures = score_log(log) | {key: float(value[0]) for key, value in said.items()}
+        figures, sender = score_log(log), None
+        if not first.contender.program[0]:  # someone else's program reports nothing
+            sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
+            edges_ms = np.array([log.warm_ms, log.end_ms]) - log.begin_ms
+            figures |= {key: float(value[0]) for key, value in sender.over(edges_ms / 1e3).items()}
         return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
 
 

@@ -152,8 +152,11 @@ def score_log(log: FlowLog) -> dict[str, float]:
     }
 
 
-def link_series(log: FlowLog, sender: SenderLog, contender: Contender) -> Series:
-    """Return a flow's series from its start on, as the simulator has them."""
+def link_series(log: FlowLog, sender: SenderLog | None, contender: Contender) -> Series:
+    """Return a flow's series from its start on, as the simulator has them.
+
+    ``sender`` is None where the sender reports nothing.
+    """
     edges_s = bucket_edges((log.end_ms - log.begin_ms) / 1e3)
     # The log's grain is the ms, and between two of them an opportunity is in either bucket.
     edges_ms = np.round(log.begin_ms + 1e3 * edges_s)
@@ -173,7 +176,7 @@ def link_series(log: FlowLog, sender: SenderLog, contender: Contender) -> Series
         rate_mbps=arrived * _MBIT_PER_BYTE_MS / lengths_ms,
         queueing_delay_ms=np.where(packets > 0, delays / np.maximum(packets, 1), np.nan),
         queue_packets=_binned(edges_ms, times, waits) / lengths_ms,
-        sender=sender.over(edges_s),
+        sender=None if sender is None else sender.over(edges_s),
     )
 
 
