@@ -88,6 +88,7 @@ REFUSED = [
     ("TRAIN nothing.of.the.kind=1", "more; 'distrlcc train RECIPE --print-config' shows all)"),
     ("evaluate a\0b", "unknown policy or scheme"),
     ("train quickstart --ouut x", "did you mean --out"),
+    ("send 127.0.0.1 cubic --polici x", "--polici x; see 'distrlcc send --help'"),  # it is gone
     ("train none.toml", "cannot be read"),
     ("train --resume", "--resume needs --out"),
     ("train --resume --out none", "holds no run"),

@@ -8,6 +8,8 @@ import importlib.util
 import random
 import runpy
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,53 @@ def test_bytes_arrive_whole_under_our_controller(name: str) -> None:
     assert witness.steps
     acked = sum(float(stats.acked[0]) for stats in witness.steps)
     assert 0.0 < acked <= len(witness.acks)
+
+
+class Relay(asyncio.DatagramProtocol):
+    """Passes datagrams on, but for one in so many of the sender's."""
+
+    def __init__(self, server: int, every: int) -> None:
+        self.server, self.every, self.count = server, every, 0
+        self.sender: tuple[str, int] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        if address[1] == self.server:
+            self.transport.sendto(data, self.sender)
+            return
+        self.sender, self.count = address, self.count + 1
+        if self.count % self.every:
+            self.transport.sendto(data, ("127.0.0.1", self.server))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["reno", "policy"])
+def test_losses_are_told_and_repaired(name: str) -> None:
+    witness = Witness(
+        _policy() if name == "policy" else SchemeController(name, now=time.monotonic_ns())
+    )
+    quic = runpy.run_path(str(QUIC))
+    quic["register"](lambda: witness)
+    connect = quic["connect"]
+
+    @asynccontextmanager
+    async def through_relay(host: str, port: int, **words: Any) -> AsyncIterator[Any]:
+        loop = asyncio.get_running_loop()
+        relay, _ = await loop.create_datagram_endpoint(
+            lambda: Relay(port, 50), local_addr=("127.0.0.1", 0)
+        )
+        async with connect(host, relay.get_extra_info("sockname")[1], **words) as client:
+            yield client
+        relay.close()
+
+    quic["transfer"].__globals__["connect"] = through_relay
+    _, digest = asyncio.run(quic["transfer"](DATA))
+    assert digest == hashlib.sha256(DATA).hexdigest()
+    packets = len(DATA) / 1200
+    lost = sum(ack.lost for ack in witness.acks)
+    assert 0.5 < lost / (packets / 50) < 2.0
+    assert sum(float(stats.lost[0]) for stats in witness.steps) <= lost
+    if name == "reno":
+        assert min(witness.windows) < max(witness.windows) / 2

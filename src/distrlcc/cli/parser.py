@@ -81,9 +81,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage."""
-        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        known = self._option_string_actions
+        flags = [flag for flag in known if known[flag].help != argparse.SUPPRESS]  # not gone ones
         words = [re.split("[=:,/]", word)[0] for word in message.split() if word.startswith("--")]
-        near = [n for w in words if w not in flags for n in difflib.get_close_matches(w, flags, 1)]
+        near = [n for w in words if w not in known for n in difflib.get_close_matches(w, flags, 1)]
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"{message}; {hint}see '{self.prog} --help'")
 

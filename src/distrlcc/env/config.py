@@ -46,8 +46,8 @@ class EnvConfig:
     pacing: float = 0.0
     """Packets of a window leave at this many windows per smoothed round trip; 0: as it allows."""
     guard: float = 0.0
-    """Share of lost packets from which on CUBIC's rule bounds the windows, half of it in a queue and
-    three times it without (`distrlcc.control.windows`); 0: the policy alone does."""
+    """Share of lost packets from which on CUBIC's rule bounds the windows, half of it in a queue,
+    thrice it without (`distrlcc.control.windows`); 0: the policy alone does."""
     episode_s: float = 10.0
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
