@@ -28,6 +28,7 @@ SMALL = f"""num_envs=16 checkpoint_every=2 held_out.every=25 held_out.links=4 he
 CASES = {
     "reward": "env.reward.name={}/reward.py:reward",
     "observation": "env.observation={}/observation.py:Small",
+    "action": "env.action={}/action.py:Doubling",
     "suite": 'env.suite_weights=[] env.suites=["{}/suite.py:house"]',
     "learner": "learner={}/learner.py:Reinforce",
     "network": "network.kind={}/network.py:Gated",
@@ -237,6 +238,7 @@ def test_training_beside_a_scheme_resumes_bit_for_bit_and_it_can_be_imitated(
         ("reward.py:reward", "reward"),
         ("observation.py:Small", "observation"),
         ("scheme.py:near", "scheme"),
+        ("action.py:Doubling", "action"),
         ("suite.py:house", "suite"),
         ("learner.py:Reinforce", "learner"),
         ("network.py:Gated", "network"),
