@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distrlcc.errors import ConfigError, DistrlccError, OutputError
-from distrlcc.storage import storage_filesystem
+from distrlcc.filesystems import storage_filesystem
 
 pytestmark = pytest.mark.usefixtures("server")
 

@@ -14,8 +14,8 @@ from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
+from distrlcc.filesystems import storage_filesystem
 from distrlcc.recipes.registry import recipe
-from distrlcc.storage import storage_filesystem
 from distrlcc.tune.space import FORMS, check_space
 from distrlcc.tune.tune_config import (
     Metric,

@@ -16,6 +16,7 @@ from distrlcc.cluster.state import known_token
 from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
 from distrlcc.errors import DistrlccError
 from distrlcc.extras import install_command
+from distrlcc.filesystems import within
 from distrlcc.net.bpf import libbpf
 from distrlcc.net.device import TUN_PATH
 from distrlcc.net.kernel_tcp import problems
@@ -23,7 +24,7 @@ from distrlcc.net.namespace import REMEDY, is_privileged
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import NOT_INSTALLED, differences, package_versions
-from distrlcc.storage import Storage, within
+from distrlcc.storage import Storage
 
 MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
 """Less is warned of; a small run with Ray beside it takes 1.5 GB of memory."""

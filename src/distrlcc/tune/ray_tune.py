@@ -24,9 +24,9 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from distrlcc.cluster.session import ray_session
 from distrlcc.errors import ConfigError, OutputError
+from distrlcc.filesystems import is_folder, storage_filesystem
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
-from distrlcc.storage import is_folder, storage_filesystem
 from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
 from distrlcc.tune.report import decode
