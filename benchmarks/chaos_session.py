@@ -247,7 +247,8 @@ class Session:
         run, begin = self.run, time.monotonic()
         for host, when in run.started.items():
             if host in run.launched and run.started[0] + _CALM < when > begin - _NEW:
-                run.launched.pop(host).kill()
+                with run.launched.pop(host) as late:  # waits for its end
+                    late.kill()
         wait_until(lambda: len(run.codes()) == len(run.launched), expected.seconds)
         for host in run.launched:
             code = outcome.codes[host] = run.codes().get(host, _RUNS)
