@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +53,38 @@ def test_a_file_and_a_module_are_found_and_kept_with_a_hash(
     assert registry[pinned] == 5
     assert short(pinned) == name.removeprefix("./")
     monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+
+def test_nothing_of_a_changed_module_runs(
+    file: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    package = file.parent / "pack_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    (package / "part.py").write_text(CODE)
+    with pytest.raises(ConfigError, match="has changed since"):
+        registry.pinned("pack_of_mine.part:FIVE@0123456789abcdef")
+    assert not Path("ran").exists()
+    assert registry["pack_of_mine.part:FIVE"] == 5
+
+
+def test_what_was_hashed_is_what_runs(
+    file: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    # A compiled file beside the source, which Python would take without a look at the source.
+    other = file.parent / "other.py"
+    other.write_text("FIVE = 666\n")
+    cache = importlib.util.cache_from_source(str(file))
+    py_compile.compile(
+        str(other), cache, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
+    assert registry["mine:FIVE"] == 5
+    # An edit within a process.
+    before = registry.pinned("mine:FIVE")
+    file.write_text(CODE.replace("5", "6"))
+    assert (registry["mine:FIVE"], registry[before]) == (6, 5)
 
 
 def test_ours_are_as_they_were(registry: Registry[object]) -> None:
@@ -111,6 +146,35 @@ def test_what_does_not_fit_its_kind_is_refused(file: Path) -> None:
         REWARDS.pinned("./mine.py:FIVE")
     with pytest.raises(ConfigError, match="it has no size"):
         EnvConfig(observation="./mine.py:double")
+
+
+@pytest.mark.parametrize(
+    "line", ["s[0] = np.nan", "s[0] = np.inf", "s[1] = -5.0", "raise ValueError('x')"]
+)
+def test_a_scheme_that_fails_sends_no_more_and_is_found_by_its_check(
+    line: str, file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(
+        "import numpy as np\nfrom distrlcc.control.state import Scheme\n"
+        "def initialise(s, now, seed): s[0] = 10.0\n"
+        "def on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior, rate, marked):\n"
+        f"    {line}\n"
+        "def on_timeout(s, sent): s[0] = 2.0\n"
+        "f = Scheme(initialise, on_ack, on_timeout)\n"
+    )
+    words = ["--against", "./mine.py:f", "--links", "1", "--seeds", "1", "--json", "-"]
+    assert main(["evaluate", *words]) == 0
+    out = capfd.readouterr()
+    assert json.loads(out.out)["schemes"]["mine.py:f"]["overall"]["utilisation"]["mean"] < 0.05
+    assert "ignored" not in out.err
+    assert main(["check", "plugin", "./mine.py:f"]) == 1
+    assert "it raised, or set a window or rate that is none" in capfd.readouterr().err
+
+
+def test_a_suite_gives_scenarios(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("def links(split, index): return None\n")
+    assert main(["evaluate", "--against", "cubic", "--suite", "./mine.py:links"]) == 2
+    assert "expected a Scenario, it returned None" in capsys.readouterr().err
 
 
 def test_a_scheme_that_numba_cannot_compile_is_refused_in_a_line(
@@ -177,7 +241,6 @@ def test_an_installed_package_registers_names(
     assert registry.pinned("five").startswith("their_package:FIVE@")
     with pytest.raises(ConfigError, match=r"valid: ours, five"):
         registry.pinned("six")
-    monkeypatch.delitem(sys.modules, "their_package")
 
 
 def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -161,7 +160,7 @@ def load(kind: str, reference: str) -> tuple[Any, str]:
     what = f"{kind} {reference}"
     # Read the source, and refuse another than the one that was recorded before it can run.
     is_file = place.endswith(".py")
-    paths = _files(place) if is_file else _module_files(what, place)
+    paths = _files(place, wanted) if is_file else _module_files(place)
     sources = [(path, path.read_bytes()) for path in paths if path.is_file()]
     if not sources:
         raise ConfigError(
@@ -179,42 +178,56 @@ def load(kind: str, reference: str) -> tuple[Any, str]:
     # Import it.
     with reading(ConfigError, f"{what} cannot be imported"):
         try:
-            run = _module(path, data, hashes[chosen]) if is_file else None
-            module = run or importlib.import_module(place)
+            if path.suffix == ".py":
+                package = "" if is_file else place
+                if package and path.name != "__init__.py":
+                    package = package.rpartition(".")[0]
+                module = _module(path, data, hashes[chosen], package)
+            else:  # compiled by its maker
+                module = importlib.import_module(place)
         except SystemExit:
             raise ImportError("it ends the process") from None
     # Find the name in it.
-    try:
-        found = attrgetter(name)(module)
-    except AttributeError:
-        names = [each for each in vars(module) if not each.startswith("_")]
-        raise unknown_name(f"name in {path}", name, names) from None
+    with reading(ConfigError, f"{what} cannot be read"):
+        try:
+            found = attrgetter(name)(module)
+        except AttributeError:
+            names = [each for each in vars(module) if not each.startswith("_")]
+            raise unknown_name(f"name in {path}", name, names) from None
     pinned = f"{path if is_file else place}:{name}@{hashes[chosen]}"
     return found, reference if wanted else pinned
 
 
-def _files(place: str) -> list[Path]:
-    """Return where a file may be: its own place, this folder, and the folders of `FOLDERS`."""
+def _files(place: str, wanted: str | None) -> list[Path]:
+    """Return where a file may be; one with a hash also here, and in the folders of `FOLDERS`."""
     path = Path(place).expanduser().absolute()
+    if not wanted:
+        return [path]
     folders = [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
     return [path, Path.cwd() / path.name, *(Path(folder, path.name) for folder in folders)]
 
 
-def _module_files(what: str, place: str) -> list[Path]:
-    """Return a module's source, which is also looked for in the working directory."""
+def _module_files(place: str) -> list[Path]:
+    """Return a module's source, also of the working directory; nothing of it is run."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    with reading(ConfigError, f"{what} cannot be imported", "; install it, or give ./file.py:name"):
-        spec = importlib.util.find_spec(place)
-    return [] if spec is None or not spec.origin else [Path(spec.origin)]
+    whole, folders, spec = "", None, None
+    for part in place.split("."):
+        whole += f".{part}" if whole else part
+        found = (finder.find_spec(whole, folders) for finder in sys.meta_path)
+        spec = next(filter(None, found), None)
+        if spec is None:
+            return []
+        folders = spec.submodule_search_locations or []
+    return [Path(spec.origin)] if spec and spec.origin else []
 
 
-def _module(path: Path, data: bytes, digest: str) -> ModuleType:
-    """Run a file as a module of its own, once: the very bytes that were looked at."""
+def _module(path: Path, data: bytes, digest: str, package: str) -> ModuleType:
+    """Run a source as a module of its own, once: the very bytes that were looked at."""
     name = f"{path.stem}_{digest}"
     if name not in sys.modules:
         module = ModuleType(name)
-        module.__file__ = str(path)
+        module.__file__, module.__package__ = str(path), package
         sys.modules[name] = module  # dataclasses look their module up
         try:
             exec(compile(data, path, "exec"), module.__dict__)

@@ -39,7 +39,7 @@ class Witness:
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
         self.acks: list[Ack] = []
-        self.windows: set[float] = set()
+        self.windows: list[float] = []
         self.steps: list[IntervalStats] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class Witness:
     def on_ack(self, ack: Ack, *, now: int) -> None:
         self.acks.append(ack)
         self.controller.on_ack(ack, now=now)
-        self.windows.add(self.controller.cwnd)
+        self.windows.append(self.controller.cwnd)
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         self.steps.append(stats)
@@ -74,7 +74,7 @@ def test_bytes_arrive_whole_under_our_controller(name: str) -> None:
     assert len(witness.acks) > 0.9 * packets
     assert all(ack.rtt_ns > 0 and ack.inflight >= 0 for ack in witness.acks)
     assert witness.acks[-1].delivered == len(witness.acks)
-    assert len(witness.windows) > 1
+    assert len(set(witness.windows)) > 1
     assert witness.steps
     acked = sum(float(stats.acked[0]) for stats in witness.steps)
     assert 0.0 < acked <= len(witness.acks)
@@ -127,4 +127,4 @@ def test_losses_are_told_and_repaired(name: str) -> None:
     assert 0.5 < lost / (packets / 50) < 2.0
     assert sum(float(stats.lost[0]) for stats in witness.steps) <= lost
     if name == "reno":
-        assert min(witness.windows) < max(witness.windows) / 2
+        assert any(b < 0.6 * a for a, b in zip(witness.windows, witness.windows[1:], strict=False))

@@ -30,10 +30,11 @@ def test_a_program_that_fails_says_so_by_its_last_line() -> None:
 
 
 def test_what_goes_on_for_too_long_is_killed_with_what_it_started(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "kill=0.2")
-    run_program(LINGERS, 0.3)
+    run_program(f"{LINGERS.rpartition(' sleep')[0]} touch {tmp_path}/begun; sleep 6543", 3.0)
+    assert (tmp_path / "begun").exists()
     wait_until(lambda: not _left(), 5.0, "the end of all")
 
 

@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add
     text = (
         "emulated: real packets on emulated links, one after another in real time, beside "
-        "the kernel's TCP as kernel-NAME, or 'cmd:PROGRAM {host} {port}'"
+        "the kernel's TCP as kernel-NAME and programs as 'cmd:SENDER :: RECEIVER'"
     )
     add("--world", text, default="simulated", choices=("simulated", "emulated"))
     text = (
@@ -351,9 +351,10 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     """Return the policies and schemes that `add_contenders`'s arguments name."""
     from distrlcc.evaluation.contender import contender_from_scheme, contender_named, is_scheme
 
-    against = names_in(args.against)
+    senders = list(dict.fromkeys(args.senders))
+    against = [name for name in names_in(args.against) if name not in senders]
     contenders: list[Contender] = []
-    for sender in args.senders:
+    for sender in senders:
         for prefer in [None] if is_scheme(sender, real=real) else args.prefer or [None]:
             taken = {*against, *(contender.name for contender in contenders)}
             contenders.append(contender_named(sender, taken, prefer, real=real))
@@ -361,7 +362,7 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
         raise ConfigError("--prefer is for a policy; there is none")
     own = [contender.name for contender in contenders]
     contenders += [contender_from_scheme(name, real=real) for name in against if name not in own]
-    # Commands of one program differ in their options alone.
+    # Commands of one program differ in their options, and schemes of one name in their folders.
     for place, one in enumerate(contenders):
         while one.name in [other.name for other in contenders[:place]]:
             contenders[place] = one = replace(one, name=f"{one.name}'")

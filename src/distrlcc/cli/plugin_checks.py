@@ -58,7 +58,10 @@ def kind_of(reference: str) -> str:
     for kind, names in marks.items():
         if all(hasattr(found, name) for name in names.split()):
             return kind
-    count = len(inspect.signature(found).parameters) if callable(found) else 0
+    try:
+        count = len(inspect.signature(found).parameters)
+    except (TypeError, ValueError):  # no function, or none of Python's
+        count = 0
     if count not in (2, 3):
         raise ConfigError(f"plugin {reference}: what is it? say --kind, such as --kind reward")
     return "suite" if count == 2 else "reward"
@@ -173,7 +176,8 @@ def _check_bounds(scheme: str) -> None:
             controller.on_timeout(now=now, sent=sent)
         cwnd, pacing = controller.cwnd, controller.pacing_rate
         fits = 1.0 <= cwnd < 1e9 and 0.0 <= pacing < 1e12
-        _require(fits, f"s[CWND] is {cwnd}, s[PACING] {pacing} after {seq + 1} ACKs")
+        what = "it raised, or set a window or rate that is none (0 to 1e12), within"
+        _require(fits, f"s[CWND] is {cwnd}, s[PACING] {pacing}: {what} {seq + 1} ACKs")
         sent = max(sent, seq + 2 + int(cwnd))
     _require((rows[[0, 2]] == 7.0).all(), "it wrote beyond its row")
 

@@ -9,12 +9,22 @@ from __future__ import annotations
 import numpy as np
 
 from distrlcc.control import bbr, copa, cubic, ledbat, reno, vegas
-from distrlcc.control.compiled import njit
+from distrlcc.control.compiled import njit, njit_inner
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, SCHEMES, STATE_SIZE
 from distrlcc.control.user_scheme import INITIALISE, ON_ACK, ON_TIMEOUT, call
 from distrlcc.types import Ack, FloatArray, IntervalStats
 
 AGENT, ORACLE, FIXED, RENO, CUBIC, VEGAS, COPA, BBR, LEDBAT = SCHEMES.values()
+
+
+MOST_CWND, MOST_RATE = 1e9, 1e12
+
+
+@njit_inner
+def _bound(s: FloatArray) -> None:
+    """Stop a user's scheme whose window or pacing rate is none: it sends no more."""
+    if not (1.0 <= s[CWND] <= MOST_CWND and 0.0 <= s[PACING] <= MOST_RATE):
+        s[CWND] = s[PACING] = 0.0
 
 
 @njit
@@ -39,6 +49,7 @@ def initialise(scheme: int, s: FloatArray, now: int, seed: int, parameter: float
         ledbat.initialise(s, now)
     elif scheme > LEDBAT:
         call(scheme, INITIALISE, s, now, 0, seed, 0, 0, 0, 0, 0, 0, 0.0)
+        _bound(s)
 
 
 @njit
@@ -72,6 +83,7 @@ def on_ack(
     elif scheme > LEDBAT:
         counts = now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, marked
         call(scheme, ON_ACK, s, *counts, rate)
+        _bound(s)
 
 
 @njit
@@ -89,6 +101,7 @@ def on_timeout(scheme: int, s: FloatArray, sent: int) -> None:
         bbr.on_timeout(s, sent)
     elif scheme > LEDBAT:
         call(scheme, ON_TIMEOUT, s, 0, 0, 0, sent, 0, 0, 0, 0, 0, 0.0)
+        _bound(s)
 
 
 class SchemeController:

@@ -6,6 +6,7 @@ simulator's kernel, whose compiled code is cached on the disk, know of it only w
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -15,6 +16,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from distrlcc.control.compiled import njit_inner
+from distrlcc.control.state import CWND
 
 INITIALISE, ON_ACK, ON_TIMEOUT = 0, 1, 2
 _COUNTS = 9  # now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, marked
@@ -43,13 +45,16 @@ def compiled(scheme: Any, size: int) -> int:
         rate: float,
     ) -> None:
         s = numba.carray(row, (size,))  # type: ignore[attr-defined]
-        if event == INITIALISE:
-            initialise(s, now, seq)  # the seed
-        elif event == ON_ACK:
-            counts = now, rtt, seq, sent, lost, inflight, delivered, prior_delivered
-            on_ack(s, *counts, rate, marked)
-        else:
-            on_timeout(s, sent)
+        try:
+            if event == INITIALISE:
+                initialise(s, now, seq)  # the seed
+            elif event == ON_ACK:
+                prior = prior_delivered
+                on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior, rate, marked)
+            else:
+                on_timeout(s, sent)
+        except Exception:  # there is nobody to hear of it
+            s[CWND] = math.nan
 
     row: Any = types.CPointer(types.float64)  # type: ignore[no-untyped-call]
     signature = types.void(types.int64, row, *[types.int64] * _COUNTS, types.float64)

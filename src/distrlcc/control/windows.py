@@ -8,9 +8,9 @@ The guard is outside the network, so that no policy, however trained, can do muc
   CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
   enough: the longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of
   them until it has `ROUND_PACKETS`; those of fewer than `FEW_PACKETS` say nothing. Where packets
-  queue, half the bound is enough. Where they do not, they are lost at random or in a queue of a few
-  packets, and a smaller window would lose as many: it takes three times the bound, and `SIGMAS`
-  standard deviations.
+  queue, half the bound is enough. Where they do not, they are mostly lost at random or in a queue
+  of a few packets, where a smaller window gains nothing: it takes three times the bound, and
+  `SIGMAS` standard deviations. (Behind a policer, which has no queue, a smaller one loses less.)
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.

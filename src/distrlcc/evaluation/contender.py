@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,7 +177,8 @@ def is_scheme(name: str, *, real: bool = False) -> bool:
     """Say whether a name is a scheme's, a reference to one or a program; or real, the kernel's."""
     if name.startswith(PROGRAM):
         return True
-    named = (name in SCHEMES and name != "agent") or name == BEST_CWND or is_reference(name)
+    ours = (name in SCHEMES and name != "agent") or name == BEST_CWND
+    named = ours or is_reference(name) or name in SCHEMES.registered
     return named or (real and name.startswith(KERNEL))
 
 
@@ -225,13 +227,18 @@ def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
 def _program(text: str, *, real: bool) -> Contender:
     if not real:
         raise ConfigError(f"{text}: a program is for distrlcc evaluate --world emulated")
-    sender, _, receiver = (part.strip() for part in text.removeprefix(PROGRAM).partition("::"))
-    if "{host}" not in sender or "{port}" not in sender:
+    command = text.removeprefix(PROGRAM)
+    sender, _, receiver = (part.strip() for part in command.partition(" :: "))
+    try:
+        words = [word for word in shlex.split(sender) if "=" not in word]
+    except ValueError:  # a quotation that does not end
+        words = []
+    if not words or "{host}" not in sender or "{port}" not in sender:
         raise ConfigError(
             f"{text}: expected {PROGRAM}COMMAND with {{host}} and {{port}} in it, such as "
             f"'{PROGRAM}./run.sh {{host}} {{port}} {{seconds}} :: ./receive.sh {{port}}'"
         )
-    return Contender(PROGRAM + Path(sender.split()[0]).name, program=(sender, receiver))
+    return Contender(PROGRAM + Path(words[0]).name, program=(sender, receiver))
 
 
 def rival(scheme: str, contender: Contender, others: str | None) -> Contender:

@@ -8,6 +8,7 @@ link's log, so that they differ only in what they put on the link.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, SchemeScores, Se
 from distrlcc.limits import limits
 from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, ERROR, Part
+from distrlcc.net.direction import FULL_BYTES
 from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.net.link_config import require_plain_link
 from distrlcc.processes import die_with_parent
@@ -112,7 +114,8 @@ class RealFlow:
 
     def _program(self, role: str, seconds: float) -> tuple[str, ...]:
         command = self.contender.program[role == "receiver"]
-        known = {"host": BASE, "port": str(self.port), "seconds": f"{self.seconds:g}"}
+        length = str(math.ceil(self.seconds))  # many a program takes whole ones
+        known = {"host": BASE, "port": str(self.port), "seconds": length}
         for name, value in known.items():
             command = command.replace(f"{{{name}}}", value)
         return (*_PROGRAM, role, f"{seconds:g}", command)
@@ -194,6 +197,11 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
             for flow in flows
             if not (flow.contender.is_kernel or flow.contender.program[0])
         ]
+        if not whole.stat().st_size:
+            raise OutputError(
+                f"{first.name}: nothing was sent; expected packets of {FULL_BYTES} bytes and more "
+                "(a program may need a receiver of its own, 'cmd:SENDER :: RECEIVER')"
+            )
         log = read_flow_log(whole, scenario, own=own if ports else None)
         figures, sender = score_log(log), None
         if not first.contender.program[0]:  # someone else's program reports nothing

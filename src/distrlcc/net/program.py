@@ -9,6 +9,7 @@ should is killed, with all that it started.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def run_program(command: str, seconds: float) -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
-                preexec_fn=partial(die_with_parent, signal.SIGKILL),
+                preexec_fn=partial(die_with_parent, signal.SIGKILL, parent=os.getpid()),
             )
         except FileNotFoundError:
             raise LinkError("a program needs the command unshare, of util-linux") from None

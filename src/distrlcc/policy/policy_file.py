@@ -1,7 +1,7 @@
 """One small file that holds a policy: weights, normalisation, spec, how to act and notes.
 
 The format is safetensors with JSON metadata; it is read without torch and without pickle, so that
-a file from a stranger can do no harm.
+a file from a stranger brings no code. A plug-in that it names is run if it is on this machine.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from distrlcc.config import from_dict, read_toml
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError, reading, unknown_name
 from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
 from distrlcc.sim.scenario import Link, Scenario
@@ -103,7 +103,16 @@ def unique_names(names: Iterable[str], again: str = "{} ({})") -> list[str]:
 
 def _suite(found: Any) -> Suite:
     """Return a user's suite, also of a link generator alone: a function of split and index."""
-    return found if isinstance(found, Suite) else Suite(function(found), TEST_LINKS)
+    suite = found if isinstance(found, Suite) else Suite(function(found), TEST_LINKS)
+
+    def build(split: str, index: int) -> Scenario:
+        with reading(ConfigError, f"a suite's function failed for {split!r}, {index}"):
+            scenario = suite.build(split, index)
+            if not isinstance(scenario, Scenario):
+                raise TypeError(f"expected a Scenario, it returned {scenario!r:.80}")
+        return scenario
+
+    return replace(suite, build=build)
 
 
 _OURS = {

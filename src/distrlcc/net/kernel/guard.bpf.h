@@ -3,9 +3,9 @@
  * than CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
  * enough: the longer, the more often it was so. An epoch is a round trip, or up to EPOCH_RTTS of them
  * until it has EPOCH_PACKETS; of fewer than FEW_PACKETS it says nothing. Where packets queue, half the
- * bound is enough. Where they do not, they are lost at random or in a queue of a few packets, and a
- * smaller window would lose as many: it takes three times the bound, and one and a half standard
- * deviations.
+ * bound is enough. Where they do not, they are mostly lost at random or in a queue of a few packets,
+ * where a smaller window gains nothing: it takes three times the bound, and one and a half standard
+ * deviations. (Behind a policer, which has no queue, a smaller one would lose less.)
  */
 #define EPOCH_PACKETS 64
 #define EPOCH_RTTS 8
