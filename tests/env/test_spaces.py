@@ -155,4 +155,4 @@ def test_windows_close_when_they_are_full_whatever_sums_of_steps_round_to() -> N
         space.observe(
             interval_stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_min=0.05, rtt_last=0.05)
         )
-        assert (space.values["recent_window"][0] == 0.0) == (step == 9)
+        assert (space.state_dict()["recent_window"][0] == 0.0) == (step == 9)

@@ -1,8 +1,8 @@
 """``njit`` with a disk cache that sees every edit.
 
 numba's own cache misses edits to functions in other modules. So the cache folder's name holds a
-hash of every source file of `distrlcc.control`, `distrlcc.sim` and of the package's own folder: an
-edit means a new folder, and another copy of the same sources compiles nothing anew.
+hash of every source file of `distrlcc.control`, `distrlcc.sim`, `distrlcc.env` and of the package's
+own folder: an edit means a new folder, and another copy of the same sources compiles nothing anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def _source_hash() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
-    for folder in ("", "control", "sim"):
+    for folder in ("", "control", "sim", "env"):
         for path in sorted((_PACKAGE / folder).glob("*.py")):
             digest.update(path.name.encode())
             digest.update(path.read_bytes())

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.compiled import njit, njit_inner
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.plugins import Registry, having
 from distrlcc.policy.spec import ActionKind
@@ -19,8 +20,26 @@ GREATEST = 10.0
 """A continuous action lies within plus and minus this."""
 
 
-def _bounded(cwnd: Floats) -> Floats:
-    return np.maximum(np.minimum(cwnd, MAX_CWND), MIN_CWND)
+@njit_inner
+def _bounded(cwnd: float) -> Any:
+    return max(min(cwnd, MAX_CWND), MIN_CWND)
+
+
+@njit
+def _apply(actions: Any, cwnd: Any, factors: Any, offsets: Any, new: Any) -> None:
+    for n in range(len(new)):
+        new[n] = _bounded(cwnd[n] * factors[actions[n]] + offsets[actions[n]])
+
+
+@njit
+def _nearest(best: Any, cwnd: Any, factors: Any, offsets: Any, labels: Any) -> None:
+    for n in range(len(labels)):
+        target, least = _bounded(best[n]), np.inf
+        for action in range(len(factors)):
+            result = _bounded(cwnd[n] * factors[action] + offsets[action])
+            ratio = max(result / target, target / result)
+            if ratio < least:
+                least, labels[n] = ratio, action
 
 
 class Actions(Protocol):
@@ -66,8 +85,9 @@ class WindowActions:
 
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return the clipped new windows, and no pacing."""
-        new = cwnd * self.factors[actions] + self.offsets[actions]
-        return _bounded(new), pacing
+        new = np.empty(len(cwnd))
+        _apply(np.asarray(actions, np.int64), cwnd, self.factors, self.offsets, new)
+        return new, pacing
 
     def encode(self, actions: NDArray[Any]) -> Floats:
         """Return one-hot rows."""
@@ -77,9 +97,9 @@ class WindowActions:
         self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
     ) -> NDArray[np.int64]:
         """Return the action whose window is nearest to the best one, by ratio."""
-        results = _bounded(cwnd[:, None] * self.factors + self.offsets)
-        target = _bounded(best_cwnd)[:, None]
-        return np.asarray(np.argmin(np.abs(np.log(results / target)), axis=1), np.int64)
+        labels = np.zeros(len(cwnd), np.int64)
+        _nearest(best_cwnd, cwnd, self.factors, self.offsets, labels)
+        return labels
 
 
 class RateActions:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.compiled import njit, njit_inner
 from distrlcc.plugins import Registry, having
 from distrlcc.types import IntervalStats
 
 Observation = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+@njit_inner
+def mean_rtt(acked: float, rtt_sum: float, unseen: float) -> Any:
+    """Return the mean RTT of a step's acknowledged packets, s; without any, ``unseen``."""
+    return rtt_sum / acked if acked > 0.0 else unseen
+
+
+@njit_inner
+def loss_share(acked: float, lost: float) -> Any:
+    """Return the share of a step's packets that were lost; 0 of none."""
+    return lost / max(lost + acked, 1.0)
 
 
 class Observations(Protocol):
@@ -68,7 +82,162 @@ class Running:
         self.values = {k: np.array(state[k], float) for k in self.values}
 
 
-class ScaleFree(Running):
+SCALE_FREE, RECENT, SPREAD = 14, 23, 28
+"""Elements of `ScaleFree`, `ScaleFreeRecent` and `ScaleFreeSpread`: each begins as the one before.
+"""
+WINDOW_S = 4.0
+"""The minimum RTT is taken over one to two windows of this length, s."""
+RECENT_RTTS = 2.0
+"""The recent minimum RTT is taken over one to two windows of so many of itself."""
+DOWN, UP = 1 / 8, 1 / 64
+"""Part of the way that the quantile goes down or up in a step with samples."""
+
+# Columns of a sender's row: what `ScaleFree` keeps, what `ScaleFreeRecent` keeps, the rest.
+DELAY, SLOW_DELAY, FAST, SLOW, TOP, LOSS, IDLE, AGE = range(8)
+WINDOW, LEAST, LEAST_BEFORE = 8, 9, 10
+RECENT_WINDOW, RECENT_LEAST, RECENT_LEAST_BEFORE = 11, 12, 13
+QUICK, CWND_FAST, CWND_SLOW = 14, 15, 16
+FLOOR, QUANTILE, SPREAD_NOW, SLOW_SPREAD = 17, 18, 19, 20
+_KEPT = (
+    *("delay", "slow_delay", "fast", "slow", "top", "loss", "idle", "age"),
+    *("window", "least", "least_before", "recent_window", "recent_least", "recent_least_before"),
+    *("quick", "cwnd_fast", "cwnd_slow", "floor", "quantile", "spread", "slow_spread"),
+)
+_INITIAL = np.array([np.inf if "least" in name else 0.0 for name in _KEPT])
+
+
+@njit_inner
+def _windowed_least(s: Any, window: int, seen: Any, window_s: float) -> Any:
+    """Return the least RTT of the last one to two windows, s; infinite without samples."""
+    least, before = window + 1, window + 2
+    s[window] += seen[0]
+    # Sums of steps are a rounding short of what they stand for.
+    if s[window] >= window_s - 1e-9:
+        s[before], s[least], s[window] = s[least], np.inf, 0.0
+    if seen[1] > 0.0:
+        s[least] = min(s[least], seen[4])
+    return min(s[least], s[before])
+
+
+@njit_inner
+def _scale_free(s: Any, seen: Any, elements: Any) -> Any:
+    """Fill `ScaleFree`'s elements of a sender; return its minimum RTT, s."""
+    duration, acked, lost, rtt_sum, _, _, rtt_last, min_rtt, cwnd, inflight = seen
+    # Of the last one to two windows, so that a longer path is noticed.
+    path = _windowed_least(s, WINDOW, seen, WINDOW_S)
+    path = path if math.isfinite(path) else min_rtt
+    path = path if min_rtt > 0.0 else 0.1
+    # Delay: of the step, smoothed, and its change.
+    s[IDLE] = 0.0 if acked > 0.0 else s[IDLE] + duration
+    s[AGE] += duration
+    delay = 0.0
+    if min_rtt > 0.0:
+        # A queue that answers no more is at least as long as the silence.
+        delay = max(mean_rtt(acked, rtt_sum, rtt_last) / path - 1.0, s[IDLE] / path - 1.0)
+    delay = math.log1p(min(max(delay, 0.0), 400.0))
+    change, s[DELAY] = delay - s[DELAY], delay
+    weight = min(duration / path, 1.0)
+    s[SLOW_DELAY] += 0.25 * weight * (delay - s[SLOW_DELAY])
+    # Delivery rates and loss.
+    rate = acked / duration
+    if s[FAST] == 0.0 and acked > 0.0:
+        s[FAST] = s[SLOW] = rate
+    else:
+        s[FAST] += weight * (rate - s[FAST])
+        s[SLOW] += 0.25 * weight * (rate - s[SLOW])
+    # The greatest smoothed rate fades over about a hundred round trips.
+    s[TOP] = max(s[FAST], s[TOP] * (1.0 - 0.01 * weight))
+    loss = loss_share(acked, lost)
+    s[LOSS] += 0.1 * (loss - s[LOSS])
+    # The elements, in order.
+    cwnd = max(cwnd, 1.0)
+    elements[0], elements[1], elements[2] = delay, s[SLOW_DELAY], change
+    for k in range(3):
+        elements[3 + k] = math.log((s[FAST + k] * path + 0.1) / cwnd)
+    elements[6] = math.log(cwnd) - 4.0
+    elements[7] = math.log(path * 30.0)
+    elements[8], elements[9] = loss, s[LOSS]
+    elements[10] = math.log1p(s[IDLE] / path)
+    # Slow start is over by then, and what was learned in short episodes holds later.
+    elements[11] = min(math.log1p(s[AGE] / path), 3.0) - 3.0
+    elements[12] = min(inflight / cwnd, 2.0)
+    elements[13] = math.log1p(acked) - 2.0
+    return path
+
+
+@njit_inner
+def _log_ratio(value: float, least: float) -> Any:
+    return math.log(min(max(value / least, 1.0), 400.0))
+
+
+@njit_inner
+def _smoothed(old: float, new: float, share: float) -> Any:
+    return new if old == 0.0 else old + share * (new - old)
+
+
+@njit_inner
+def _recent(s: Any, seen: Any, path: float, elements: Any) -> None:
+    """Fill what `ScaleFreeRecent` adds for a sender whose minimum RTT is ``path``, s."""
+    duration, acked, _, rtt_sum, _, _, rtt_last, min_rtt, cwnd, _ = seen
+    # The minimum RTT of the last round trips.
+    unseen = max(rtt_last, path)
+    recent = min(s[RECENT_LEAST], s[RECENT_LEAST_BEFORE])
+    recent = recent if math.isfinite(recent) else unseen
+    recent = _windowed_least(s, RECENT_WINDOW, seen, RECENT_RTTS * recent)
+    recent = recent if math.isfinite(recent) else unseen
+    rtt = mean_rtt(acked, rtt_sum, recent)
+    # Averages over a third of it, over it, and over four.
+    weight = min(duration / recent, 1.0)
+    cwnd = max(cwnd, 1.0)
+    rate, window = acked / duration, math.log(cwnd)
+    s[QUICK] = _smoothed(s[QUICK], rate, min(3.0 * weight, 1.0))
+    s[CWND_FAST] = _smoothed(s[CWND_FAST], window, weight)
+    s[CWND_SLOW] = _smoothed(s[CWND_SLOW], window, 0.25 * weight)
+    # The elements, in order.
+    elements[14] = _log_ratio(recent, path)
+    elements[15] = _log_ratio(rtt, recent)
+    elements[16] = math.log((s[FAST] * recent + 0.1) / cwnd)
+    elements[17] = math.log((s[QUICK] * recent + 0.1) / cwnd)
+    elements[18] = math.log((rate * recent + 0.1) / cwnd)
+    elements[19] = window - s[CWND_FAST]
+    elements[20] = window - s[CWND_SLOW]
+    waiting = min(max(rtt / path - 1.0, 0.0), 400.0)
+    elements[21] = math.log1p(s[FAST] * path * waiting)
+    elements[22] = _log_ratio(path, min_rtt if min_rtt > 0.0 else path)
+
+
+@njit_inner
+def _spread(s: Any, seen: Any, path: float, elements: Any) -> None:
+    """Fill what `ScaleFreeSpread` adds for a sender whose minimum RTT is ``path``, s."""
+    rtt_min, rtt_max = seen[4], seen[5]
+    if seen[1] > 0.0:
+        least = max(rtt_min, 1e-9)
+        s[FLOOR] = _log_ratio(least, path)
+        s[QUANTILE] += (DOWN if s[FLOOR] < s[QUANTILE] else UP) * (s[FLOOR] - s[QUANTILE])
+        s[SPREAD_NOW] = _log_ratio(rtt_max, least)
+        s[SLOW_SPREAD] += (s[SPREAD_NOW] - s[SLOW_SPREAD]) / 16
+    elements[23], elements[24] = s[FLOOR], s[QUANTILE]
+    elements[25] = elements[0] - s[QUANTILE]
+    elements[26], elements[27] = s[SPREAD_NOW], s[SLOW_SPREAD]
+
+
+@njit
+def _observe(rows: Any, seen: Any, out: Any) -> None:
+    """Count a step of every sender in its row, and fill ``out``, ``[N, size]``.
+
+    ``seen`` holds the step's duration, packets acknowledged and lost, the RTTs' sum, least,
+    greatest and last, the least ever, the window and packets in flight, ``[10, N]``.
+    """
+    for n in range(len(rows)):
+        s, step, elements = rows[n], seen[:, n], out[n]
+        path = _scale_free(s, step, elements)
+        if len(elements) >= RECENT:
+            _recent(s, step, path, elements)
+        if len(elements) >= SPREAD:
+            _spread(s, step, path, elements)
+
+
+class ScaleFree:
     """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
 
     In order: the log of interval RTT over min RTT; its slow average; its change; the log of
@@ -77,78 +246,36 @@ class ScaleFree(Running):
     start in min RTTs (logs, the latter bounded); in flight over cwnd; log of packets acknowledged.
     """
 
-    size = 14
-    WINDOW_S = 4.0
-    """The minimum RTT is taken over one to two windows of this length, s."""
+    size = SCALE_FREE
+    with_ewmas = False
+    _names = _KEPT[:RECENT_WINDOW]
 
-    def __init__(self, n: int, **more: float) -> None:
-        names = "delay slow_delay fast slow top loss idle age window"
-        zeros = dict.fromkeys(names.split(), 0.0)
-        super().__init__(n, **zeros, least=np.inf, least_before=np.inf, **more)
+    def __init__(self, n: int) -> None:
+        self._rows = np.tile(_INITIAL[: len(self._names)], (n, 1))
+        # Compiled code is loaded now, not in a sender's first step.
+        _observe(self._rows[:0], np.zeros((10, 0)), np.zeros((0, self.size)))
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, size]``."""
-        # Of the last one to two windows, so that a longer path is noticed.
-        least = self._windowed_least(stats, "", self.WINDOW_S)
-        least = np.where(np.isfinite(least), least, stats.min_rtt)
-        min_rtt = np.where(stats.min_rtt > 0, least, 0.1)
-        return np.stack(self._elements(stats, min_rtt), axis=1)
+        columns = (
+            *(stats.duration, stats.acked, stats.lost, stats.rtt_sum, stats.rtt_min),
+            *(stats.rtt_max, stats.rtt_last, stats.min_rtt, stats.cwnd, stats.inflight),
+        )
+        out = np.empty((len(self._rows), self.size))
+        _observe(self._rows, np.array(columns), out)
+        return out
 
-    def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
-        v = self.values
-        # Delay: of the step, smoothed, and its change.
-        seen = stats.acked > 0
-        known = stats.min_rtt > 0
-        mean_rtt = np.where(seen, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
-        v["idle"] = np.where(seen, 0.0, v["idle"] + stats.duration)
-        v["age"] += stats.duration
-        # A queue that answers no more is at least as long as the silence.
-        delay = np.where(known, mean_rtt / min_rtt - 1.0, 0.0)
-        delay = np.where(known, np.maximum(delay, v["idle"] / min_rtt - 1.0), 0.0)
-        delay = np.log1p(np.clip(delay, 0.0, 400.0))
-        change, v["delay"] = delay - v["delay"], delay
-        weight = np.clip(stats.duration / min_rtt, 0.0, 1.0)
-        v["slow_delay"] += 0.25 * weight * (delay - v["slow_delay"])
-        # Delivery rates and loss.
-        rate = stats.acked / stats.duration
-        fresh = (v["fast"] == 0) & seen
-        v["fast"] = np.where(fresh, rate, v["fast"] + weight * (rate - v["fast"]))
-        v["slow"] = np.where(fresh, rate, v["slow"] + 0.25 * weight * (rate - v["slow"]))
-        # The greatest smoothed rate fades over about a hundred round trips.
-        v["top"] = np.maximum(v["fast"], v["top"] * (1.0 - 0.01 * weight))
-        lost = stats.lost / np.maximum(stats.lost + stats.acked, 1)
-        v["loss"] += 0.1 * (lost - v["loss"])
-        cwnd = np.maximum(stats.cwnd, 1.0)
-        return [
-            delay,
-            v["slow_delay"],
-            change,
-            *(np.log((v[k] * min_rtt + 0.1) / cwnd) for k in ("fast", "slow", "top")),
-            np.log(cwnd) - 4.0,
-            np.log(min_rtt * 30.0),
-            lost,
-            v["loss"],
-            np.log1p(v["idle"] / min_rtt),
-            # Slow start is over by then, and what was learned in short episodes holds later.
-            np.minimum(np.log1p(v["age"] / min_rtt), 3.0) - 3.0,
-            np.minimum(stats.inflight / cwnd, 2.0),
-            np.log1p(stats.acked) - 2.0,
-        ]
+    def reset(self, which: Indices) -> None:
+        """See `Observations`."""
+        self._rows[which] = _INITIAL[: len(self._names)]
 
-    def _windowed_least(
-        self, stats: IntervalStats, prefix: str, window_s: Floats | float
-    ) -> Floats:
-        """Return the least RTT of the last one to two windows, s; infinite without samples."""
-        v = self.values
-        least, before, window = prefix + "least", prefix + "least_before", prefix + "window"
-        v[window] += stats.duration
-        # Sums of steps are a rounding short of what they stand for.
-        over = v[window] >= window_s - 1e-9
-        v[before] = np.where(over, v[least], v[before])
-        v[least] = np.where(over, np.inf, v[least])
-        v[window] = np.where(over, 0.0, v[window])
-        v[least] = np.where(stats.acked > 0, np.minimum(v[least], stats.rtt_min), v[least])
-        return np.asarray(np.minimum(v[least], v[before]))
+    def state_dict(self) -> dict[str, Any]:
+        """See `Observations`."""
+        return dict(zip(self._names, self._rows.T.copy(), strict=True))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Observations`."""
+        self._rows = np.array([state[name] for name in self._names], float).T.copy()
 
 
 class ScaleFreeRecent(ScaleFree):
@@ -161,44 +288,8 @@ class ScaleFreeRecent(ScaleFree):
     of min RTT over the least RTT ever: a queue has stood for long, or the path has got longer.
     """
 
-    size = ScaleFree.size + 9
-    RECENT_RTTS = 2.0
-    """The recent minimum RTT is taken over one to two windows of so many of itself."""
-
-    def __init__(self, n: int) -> None:
-        zeros = dict.fromkeys(["recent_window", "quick", "cwnd_fast", "cwnd_slow"], 0.0)
-        super().__init__(n, **zeros, recent_least=np.inf, recent_least_before=np.inf)
-
-    def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
-        v = self.values
-        elements = super()._elements(stats, min_rtt)
-        unseen = np.maximum(stats.rtt_last, min_rtt)
-        recent = np.minimum(v["recent_least"], v["recent_least_before"])
-        recent = np.where(np.isfinite(recent), recent, unseen)
-        recent = self._windowed_least(stats, "recent_", self.RECENT_RTTS * recent)
-        recent = np.where(np.isfinite(recent), recent, unseen)
-        rtt = np.where(stats.acked > 0, stats.rtt_sum / np.maximum(stats.acked, 1), recent)
-        weight = np.clip(stats.duration / recent, 0.0, 1.0)
-        cwnd = np.maximum(stats.cwnd, 1.0)
-        rate, window = stats.acked / stats.duration, np.log(cwnd)
-        for name, value, share in (
-            ("quick", rate, np.clip(3.0 * weight, 0.0, 1.0)),
-            ("cwnd_fast", window, weight),
-            ("cwnd_slow", window, 0.25 * weight),
-        ):
-            v[name] = np.where(v[name] == 0, value, v[name] + share * (value - v[name]))
-        waiting = np.clip(rtt / min_rtt - 1.0, 0.0, 400.0)
-        ever = np.where(stats.min_rtt > 0, stats.min_rtt, min_rtt)
-        return [
-            *elements,
-            np.log(np.clip(recent / min_rtt, 1.0, 400.0)),
-            np.log(np.clip(rtt / recent, 1.0, 400.0)),
-            *(np.log((r * recent + 0.1) / cwnd) for r in (v["fast"], v["quick"], rate)),
-            window - v["cwnd_fast"],
-            window - v["cwnd_slow"],
-            np.log1p(v["fast"] * min_rtt * waiting),
-            np.log(np.clip(min_rtt / ever, 1.0, 400.0)),
-        ]
+    size = RECENT
+    _names = _KEPT[:FLOOR]
 
 
 class ScaleFreeSpread(ScaleFreeRecent):
@@ -209,29 +300,8 @@ class ScaleFreeSpread(ScaleFreeRecent):
     over its least; its slow average. A step without samples has those of the one before.
     """
 
-    size = ScaleFreeRecent.size + 5
-    DOWN, UP = 1 / 8, 1 / 64
-    """Part of the way that the quantile goes down or up in a step with samples."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__(n)
-        more = dict.fromkeys(["floor", "quantile", "spread", "slow_spread"], 0.0)
-        self._initial |= more
-        self.values |= {name: np.zeros(n) for name in more}
-
-    def _elements(self, stats: IntervalStats, min_rtt: Floats) -> list[Floats]:
-        v, seen = self.values, stats.acked > 0
-        elements = super()._elements(stats, min_rtt)
-        least = np.maximum(stats.rtt_min, 1e-9)
-        floor = np.log(np.clip(least / min_rtt, 1.0, 400.0))
-        v["floor"] = np.where(seen, floor, v["floor"])
-        move = np.where(v["floor"] < v["quantile"], self.DOWN, self.UP)
-        v["quantile"] += np.where(seen, move * (v["floor"] - v["quantile"]), 0.0)
-        spread = np.log(np.clip(stats.rtt_max / least, 1.0, 400.0))
-        v["spread"] = np.where(seen, spread, v["spread"])
-        v["slow_spread"] += np.where(seen, (v["spread"] - v["slow_spread"]) / 16, 0.0)
-        above = elements[0] - v["quantile"]
-        return [*elements, v["floor"], v["quantile"].copy(), above, v["spread"], v["slow_spread"]]
+    size = SPREAD
+    _names = _KEPT
 
 
 class Indigo(Running):
@@ -277,7 +347,7 @@ class Aurora(Running):
         inflation = np.where((v["rtt"] > 0) & seen, (rtt - v["rtt"]) / stats.duration, 0.0)
         ratio = np.where(stats.min_rtt > 0, rtt / np.maximum(stats.min_rtt, 1e-9), 1.0) - 1.0
         v["rtt"] = rtt
-        v["history"] = np.roll(v["history"], -1, axis=1)
+        v["history"][:, :-1] = v["history"][:, 1:]
         v["history"][:, -1] = self._interval(stats, inflation, ratio)
         return v["history"].reshape(len(rtt), -1).copy()
 

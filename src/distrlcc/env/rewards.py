@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.config import check_fields
+from distrlcc.control.compiled import njit
+from distrlcc.env.observations import loss_share, mean_rtt
 from distrlcc.errors import ConfigError
 from distrlcc.plugins import Registry, function
 from distrlcc.types import PACKET_BYTES, IntervalStats
@@ -94,12 +96,24 @@ class Reward(Protocol):
         ...
 
 
-def _mean_rtt(stats: IntervalStats) -> Floats:
-    return np.where(stats.acked > 0, stats.rtt_sum / np.maximum(stats.acked, 1), stats.rtt_last)
+@njit
+def _measure(acked: Any, lost: Any, rtt_sum: Any, rtt_last: Any, base_rtt: Any, out: Any) -> None:
+    for n in range(len(acked)):
+        rtt = mean_rtt(acked[n], rtt_sum[n], rtt_last[n])
+        delay = max(rtt / base_rtt[n] - 1.0, 0.0) if rtt_last[n] > 0.0 else 0.0
+        damped = 1.0 + math.log(delay) if delay > 1.0 else delay
+        loss = loss_share(acked[n], lost[n])
+        out[0, n], out[1, n], out[2, n], out[3, n] = rtt, delay, damped, loss
 
 
-def _loss(stats: IntervalStats) -> Floats:
-    return stats.lost / np.maximum(stats.lost + stats.acked, 1)
+def _measured(stats: IntervalStats, link: LinkView) -> Floats:
+    """Return a step's mean RTT, s, its queueing delay, the same as `outcome` has it, and its loss.
+
+    ``[4, N]``; delays are in base RTTs, loss is a share of packets.
+    """
+    out = np.empty((4, len(stats.acked)))
+    _measure(stats.acked, stats.lost, stats.rtt_sum, stats.rtt_last, link.base_rtt, out)
+    return out
 
 
 LEAST_SHARE = 0.1
@@ -123,10 +137,8 @@ def outcome(stats: IntervalStats, link: LinkView) -> tuple[Floats, Floats, Float
     RTTs, and shall not be all that is learned from.
     """
     wasted = (link.capacity - link.used) / (link.mean_rate * stats.duration)
-    rtt = np.where(stats.rtt_last > 0, _mean_rtt(stats), link.base_rtt)
-    delay = np.maximum(rtt / link.base_rtt - 1.0, 0.0)
-    delay = np.where(delay > 1.0, 1.0 + np.log(np.maximum(delay, 1.0)), delay)
-    return wasted, delay, _loss(stats)
+    _, _, delay, loss = _measured(stats, link)
+    return wasted, delay, loss
 
 
 PARTS = ("throughput_mbps", "capacity_mbps", "utilisation", "queueing_delay_rtt", "loss")
@@ -140,13 +152,13 @@ def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
     delay is in base RTTs, 0 before the first acknowledgement, and loss a share of packets.
     """
     mbit = 8e-6 * PACKET_BYTES / stats.duration
-    rtt = np.where(stats.rtt_last > 0, _mean_rtt(stats), link.base_rtt)
+    _, delay, _, loss = _measured(stats, link)
     values = (
         stats.acked * mbit,
         link.capacity * mbit,
         link.used / np.maximum(link.capacity, 1e-9),
-        np.maximum(rtt / link.base_rtt - 1.0, 0.0),
-        _loss(stats),
+        delay,
+        loss,
     )
     return dict(zip(PARTS, values, strict=True))
 
@@ -174,13 +186,15 @@ def preferred(
 def aurora(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
     """PCC-RL's: 1e-3 * (10 * throughput (packets/s) - 1000 * latency (s) - 2000 * loss)."""
     throughput = stats.acked / stats.duration
-    return np.asarray(1e-3 * (10 * throughput - 1000 * _mean_rtt(stats) - 2000 * _loss(stats)))
+    rtt, _, _, loss = _measured(stats, link)
+    return np.asarray(1e-3 * (10 * throughput - 1000 * rtt - 2000 * loss))
 
 
 def genet(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
     """Genet's: 500 * throughput / mean link rate - 1000 * latency (s) - 2000 * loss, over 1000."""
     share = stats.acked / stats.duration / link.mean_rate
-    return np.asarray(1e-3 * (500 * share - 1000 * _mean_rtt(stats) - 2000 * _loss(stats)))
+    rtt, _, _, loss = _measured(stats, link)
+    return np.asarray(1e-3 * (500 * share - 1000 * rtt - 2000 * loss))
 
 
 def mvfst(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
@@ -196,7 +210,7 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
     The greatest throughput is the link's mean rate here, which the sender in Orca estimates.
     """
     rate = (stats.acked - 5 * stats.lost) / stats.duration
-    rtt = _mean_rtt(stats)
+    rtt = _measured(stats, link)[0]
     near = np.where(rtt > 0, 1.25 * stats.min_rtt / np.maximum(rtt, 1e-9), 1.0)
     return np.asarray(rate / link.mean_rate * np.minimum(1.0, near))
 

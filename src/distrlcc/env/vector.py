@@ -33,6 +33,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
@@ -53,6 +54,26 @@ Array = NDArray[Any]
 
 _STATE = "episodes ends time sums"
 _MOST_DRAWS = 1000
+
+
+@njit
+def _add_up(
+    sums: Any,
+    reward: Any,
+    used: Any,
+    capacity: Any,
+    rtt_sum: Any,
+    base_rtt: Any,
+    acked: Any,
+    lost: Any,
+    sent: Any,
+) -> None:
+    """Add a step to the episodes' sums, ``[N, 7]``; queueing delays are in base RTTs."""
+    for n in range(len(sums)):
+        s, base = sums[n], base_rtt[n]
+        s[0], s[1], s[2] = s[0] + reward[n], s[1] + used[n], s[2] + capacity[n]
+        s[3] += max(rtt_sum[n] - acked[n] * base, 0.0) / base
+        s[4], s[5], s[6] = s[4] + acked[n], s[5] + lost[n], s[6] + sent[n]
 
 
 class LinkVectorEnv(VectorEnv[Array, Array, Array]):
@@ -110,6 +131,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         # The suites that links are drawn from; none may have more agents than there is room for.
         rooms = np.array(self.config.rooms or (self.agents,))
         self._rooms = np.tile(rooms, num_envs // unit)
+        self._first = np.cumsum(self._rooms) - self._rooms
         links, first_link = len(self._rooms), first_index // unit * len(rooms)
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
         self._suites = [load_suite(name) for name in self.config.suites]
@@ -239,12 +261,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Advance every environment by one step."""
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
-        stats, view = self.batch.newest, self.batch.view()
-        self._time += stats.duration[np.cumsum(self._rooms) - self._rooms]
-        queueing = np.maximum(stats.rtt_sum - stats.acked * view.base_rtt, 0.0) / view.base_rtt
-        self._sums += np.array(
-            [reward, view.used, view.capacity, queueing, stats.acked, stats.lost, stats.sent]
-        ).T
+        stats, view = self.batch.newest, self.batch.newest_view
+        self._time += stats.duration[self._first]
+        counts = stats.acked, stats.lost, stats.sent
+        _add_up(self._sums, reward, view.used, view.capacity, stats.rtt_sum, view.base_rtt, *counts)
         over = self.over
         truncated = self.batch.acted & (over[self._link] | ~self.batch.active)
         late = self.batch.late()
@@ -253,10 +273,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             info["outcome"] = np.stack(outcome(stats, view), axis=1).astype(np.float32)
         if self._with_parts:
             info |= parts(stats, view)
-        if truncated.any():
+        if np.count_nonzero(truncated):  # the fastest that asks whether there is any
             info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()
             info["link_episode"], info["_link_episode"] = self._episode(), truncated.copy()
-        if over.any() and self._autoreset:
+        if self._autoreset and np.count_nonzero(over):
             self._start(np.flatnonzero(over))
             ended = np.flatnonzero(over[self._link])
             observation[ended] = self.batch.first_observation(ended)
@@ -268,13 +288,13 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def _checked(self, actions: Array) -> Array:
         """Return the actions, one per environment, if they lie in the space."""
-        space = self.single_action_space
-        flat = actions.reshape(-1)
+        space, flat = self.single_action_space, actions.reshape(-1)
+        fits = len(flat) == self.num_envs
         if isinstance(space, Discrete):
-            fits = flat.dtype.kind in "iu" and bool(((flat >= 0) & (flat < space.n)).all())
+            fits = fits and flat.dtype.kind in "iu" and 0 <= flat.min() <= flat.max() < space.n
         else:
-            fits = bool(np.isfinite(flat).all())
-        if len(flat) != self.num_envs or not fits:
+            fits = fits and bool(np.isfinite(flat).all())
+        if not fits:
             raise ValueError(f"actions {actions!r} do not fit {self.num_envs} of {space}")
         return flat
 
@@ -369,15 +389,10 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Advance by one step."""
-        observation, reward, terminated, truncated, info = self._vector.step(np.asarray([action]))
-        info.pop("final_obs", None)
-        return (
-            observation[0],
-            float(reward[0]),
-            bool(terminated[0]),
-            bool(truncated[0]),
-            _first({k: v for k, v in info.items() if not k.startswith("_")}),
-        )
+        observation, reward, _, truncated, info = self._vector.step(np.asarray([action]))
+        if truncated[0]:  # the observation is the final one
+            info = {k: v for k, v in info.items() if not k.startswith("_") and k != "final_obs"}
+        return observation[0], float(reward[0]), False, bool(truncated[0]), _first(info)
 
 
 def _first(info: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.control.compiled import CACHE_FOLDER
+from distrlcc.control.compiled import CACHE_FOLDER, njit
 from distrlcc.control.schemes import LEDBAT, ORACLE
 from distrlcc.control.state import (
     CWND,
@@ -44,12 +44,7 @@ IntArray = NDArray[np.int64]
 _STEP = 10_000_000
 _MILLISECOND = 1_000_000
 _FIRST_RING = 64
-# The columns of IntervalStats from `sent` to `min_rtt`, and the two that `inflight` lies between.
-_STATS = np.array(
-    [*range(col.STEP_SENT, col.STEP_RTT_MAX + 1), col.LAST_RTT, col.MIN_RTT, col.SENT, col.NEXT_ACK]
-)
-_STATS_UNIT = np.array([1] * 4 + [NANOSECONDS] * 5 + [1] * 2)[:, None]
-_HELD = np.array([CWND, PACING])
+_FIELDS = IntervalStats.names()
 _STATE = (
     "links times rates rtts losses flows control ring queues aqm ewmas results _duration "
     "_queue_rings"
@@ -324,17 +319,10 @@ class Simulator:
 
     def stats(self, which: IntArray | None = None) -> IntervalStats:
         """Return what flows saw in the newest step: those named, or all ``[N * K]``."""
-        flows, control, ewmas = self.flows, self.control, self.ewmas
-        duration = np.repeat(self._duration / NANOSECONDS, self.n_flows)
-        if which is not None:
-            flows, control, duration = flows[which], control[which], duration[which]
-        if len(ewmas):
-            ewmas = ewmas.copy() if which is None else ewmas[which]
-        else:
-            ewmas = np.zeros((len(flows), 3))
-        rows = np.divide(flows.T[_STATS], _STATS_UNIT)
-        fields = [duration, *rows[:9], *control.T[_HELD], rows[9] - rows[10], *ewmas.T]
-        return IntervalStats(*fields)
+        which = np.arange(len(self.flows)) if which is None else which
+        rows = np.zeros((len(_FIELDS), len(which)))
+        _fill_stats(which, self._duration, self.flows, self.control, self.ewmas, rows)
+        return IntervalStats(*rows)
 
     def completions(self) -> NDArray[np.float64]:
         """Return when flows of a size were complete, s, ``[N * K]``; NaN: not yet, or never."""
@@ -420,6 +408,27 @@ class _Places:
         for size, start in free:
             places.give(start, size)
         return places
+
+
+@njit
+def _fill_stats(
+    which: Any, durations: Any, flows: Any, control: Any, ewmas: Any, rows: Any
+) -> None:
+    """Fill the rows of `IntervalStats`, ``[16, N]``, of the flows ``which``, ``[N]``."""
+    n_flows = len(flows) // len(durations)
+    for n in range(len(which)):
+        f = which[n]
+        flow, row = flows[f], rows[:, n]
+        row[0] = durations[f // n_flows] / NANOSECONDS
+        for k in range(4):  # sent to timeouts
+            row[1 + k] = flow[col.STEP_SENT + k]
+        for k in range(3):  # rtt_sum to rtt_max
+            row[5 + k] = flow[col.STEP_RTT_SUM + k] / NANOSECONDS
+        row[8], row[9] = flow[col.LAST_RTT] / NANOSECONDS, flow[col.MIN_RTT] / NANOSECONDS
+        row[10], row[11] = control[f, CWND], control[f, PACING]
+        row[12] = flow[col.SENT] - flow[col.NEXT_ACK]
+        for k in range(3 if len(ewmas) else 0):
+            row[13 + k] = ewmas[f, k]
 
 
 def _enlarged(array: IntArray, length: int) -> IntArray:
