@@ -140,3 +140,13 @@ def test_no_log_is_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
         read_log(path)
     with pytest.raises(TraceError, match="cannot be read"):
         read_log(tmp_path / "none")
+
+
+@pytest.mark.parametrize("times", [(0, 10**13), (10**13, 0), (5, 10**13, 6)])
+def test_a_far_time_anywhere_in_a_log_is_refused_at_once(
+    times: tuple[int, ...], tmp_path: Path
+) -> None:
+    lines = ["# queue: infinite", "# base timestamp: 0", *(f"{time} + 1504" for time in times)]
+    (tmp_path / "log").write_text("\n".join(lines))
+    with pytest.raises(TraceError, match="expected a log of this trace"):
+        replay(read_log(tmp_path / "log"), load_trace("cellular:1"))

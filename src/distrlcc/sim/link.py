@@ -263,10 +263,11 @@ def replay(log: Log, trace: Trace) -> Replay:
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()
     link = TraceLink(times, queue, base=log.base)
-    first, last = (log.events[place][0] if log.events else 0 for place in (0, -1))
+    stamps = [event[0] for event in log.events] or [0]  # a stranger's need not be in order
+    first, last = min(stamps), max(stamps)
     if (last - first) // times[-1] * len(times) > _UNSAID + 2 * len(log.events):
         raise TraceError(
-            f"the log's last line is at {last} ms, and most opportunities until then do not stand "
+            f"the log's last time is {last} ms, and most opportunities until then do not stand "
             "in it; expected a log of this trace"
         )
     link.skip(now=first - 1)  # a log may begin inside its trace
