@@ -37,7 +37,7 @@ class Scheme(NamedTuple):
 def _number(found: Any) -> int:
     from distrlcc.control.user_scheme import compiled  # noqa: PLC0415 - imports numba
 
-    return compiled(Scheme(*found), STATE_SIZE)
+    return compiled(Scheme(*found), STATE_SIZE, CWND)
 
 
 SCHEMES: Registry[int] = Registry("scheme", {name: k for k, name in enumerate(_NAMES)}, _number)

@@ -16,7 +16,6 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from distrlcc.control.compiled import njit_inner
-from distrlcc.control.state import CWND
 
 INITIALISE, ON_ACK, ON_TIMEOUT = 0, 1, 2
 _COUNTS = 9  # now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, marked
@@ -24,8 +23,11 @@ _KEPT: list[Any] = []
 """Compiled functions: their code must stay where it is."""
 
 
-def compiled(scheme: Any, size: int) -> int:
-    """Compile a `distrlcc.control.state.Scheme` over rows of a size; return its address."""
+def compiled(scheme: Any, size: int, window: int) -> int:
+    """Compile a `distrlcc.control.state.Scheme`; return its address.
+
+    Its rows have a size, and the place ``window`` of the window, which is NaN once it has raised.
+    """
     initialise, on_ack, on_timeout = (
         each if hasattr(each, "py_func") else njit_inner(each) for each in scheme
     )
@@ -54,7 +56,7 @@ def compiled(scheme: Any, size: int) -> int:
             else:
                 on_timeout(s, sent)
         except Exception:  # there is nobody to hear of it
-            s[CWND] = math.nan
+            s[window] = math.nan
 
     row: Any = types.CPointer(types.float64)  # type: ignore[no-untyped-call]
     signature = types.void(types.int64, row, *[types.int64] * _COUNTS, types.float64)
