@@ -38,7 +38,7 @@ doctor --json doctor.json
 ANYTHING_ELSE = {
     "train quickstart --out r": "(extra 'train'): pip install ",
     "train quickstart --engine ray": "(extra 'train'): pip install ",
-    "collect --scheme cubic --steps 9 --out d": "(extra 'train')",
+    "collect cubic --steps 9 --out d": "(extra 'train')",
     "imitate d": "(extra 'train'): pip install ",
     "node --node-index 0 --node-num 1 --ip 127.0.0.1": "(extra 'train')",
     "tune pbt quickstart --mutate ppo.lr=loguniform:1e-5:1e-2": "(extra 'train')",

@@ -257,6 +257,7 @@ def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
         ("list rewards", "of an installed package: their_package:double"),
         ("train quickstart --print-config --set env.reward.name=twice", "their_package:double@"),
         ("evaluate --against theirs --links 1 --seeds 1", "their_package:near"),
+        ("check plugin theirs", "scheme theirs: ok"),
     ):
         code = f"from distrlcc.cli.main import main; raise SystemExit(main({words.split()}))"
         command = [sys.executable, "-c", code]

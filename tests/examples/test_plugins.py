@@ -218,7 +218,7 @@ def test_training_beside_a_scheme_resumes_bit_for_bit_and_it_can_be_imitated(
     subprocess.run(resume, check=True, timeout=120)
     same(saved(whole), saved(cut), skip=(*CLOCK, "best", "counters"))
     data = tmp_path / "data"
-    collect = ["collect", "--scheme", f"{plugins}/scheme.py:near", "--episodes", "4"]
+    collect = ["collect", f"{plugins}/scheme.py:near", "--episodes", "4"]
     seen = CASES["observation"].format(plugins)
     assert main([*collect, "--out", str(data), "--set", "env.episode_s=0.5", seen]) == 0
     imitate = ["imitate", str(data), "--out", str(tmp_path / "imitated"), "--epochs", "1"]

@@ -66,7 +66,7 @@ def _wait(process: subprocess.Popen[str], condition: Callable[[], bool], what: s
 
 
 def _collect(out: Path, *words: object, scheme: str = "oracle") -> StoredData:
-    code, err = _run("collect", "--scheme", scheme, "--suite", "random", "--out", out, *words)
+    code, err = _run("collect", scheme, "--suite", "random", "--out", out, *words)
     assert code == 0, err
     return StoredData(out)
 
@@ -145,7 +145,7 @@ def test_steps_are_whole_episodes(tmp_path: Path) -> None:
 def test_a_stopped_collect_is_no_data_set(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "d"
     amount = ("--steps", 100_000_000, "--num-envs", 8, "--shard-steps", 1000)
-    process = _start("collect", "--scheme", "oracle", "--out", out, *amount, "--set", *SHORT)
+    process = _start("collect", "oracle", "--out", out, *amount, "--set", *SHORT)
     _wait(process, lambda: len(list(out.glob("steps-*.arrow"))) >= 3, "three shards")
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
@@ -154,12 +154,12 @@ def test_a_stopped_collect_is_no_data_set(tmp_path: Path, number: signal.Signals
         assert "stopped; nothing was kept" in err
         assert not out.exists()
         return
-    for words in (("imitate", out), ("collect", "--scheme", "oracle", "--out", out)):
+    for words in (("imitate", out), ("collect", "oracle", "--out", out)):
         _refused("unfinished", *words)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    words = ("--scheme", "oracle", "--shard-steps", 700, "--num-envs", 4, "--set", *SHORT)
+    words = ("oracle", "--shard-steps", 700, "--num-envs", 4, "--set", *SHORT)
     process = _start("collect", "--out", tmp_path / "d", *words, before=LITTLE_DISK)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2

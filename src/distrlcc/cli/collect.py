@@ -1,8 +1,8 @@
 """Collect an expert's trajectories as a data set, for imitation or offline learning.
 
-distrlcc collect --scheme oracle --suite random --steps 1000000 --out data/oracle
-distrlcc collect --scheme cubic,bbr,vegas,copa --suite cellular --out data/best-of-four
-distrlcc collect --scheme cubic --episodes 64 --out data/cubic --set env.action=fast-rate
+distrlcc collect oracle --suite random --steps 1000000 --out data/oracle
+distrlcc collect cubic,bbr,vegas,copa --suite cellular --out data/best-of-four
+distrlcc collect cubic --episodes 64 --out data/cubic --set env.action=fast-rate
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from distrlcc.recipes.registry import recipe
 def add_arguments(parser: Parser) -> None:
     add = parser.add
     text = "the expert: oracle, cubic, bbr, …; of several (cubic,bbr,copa) each link has the best"
-    add("--scheme NAME", text, required=True)
+    add("scheme SCHEME", text)
+    parser.intermixed = True
+    parser.gone("--scheme", ": name the expert first, as in 'collect oracle'")
     add("--out DIR", "a new folder", Path, required=True)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: the recipe's suites)")
     amount = parser.add_mutually_exclusive_group()

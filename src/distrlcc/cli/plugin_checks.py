@@ -17,6 +17,7 @@ import torch
 
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import SCHEMES, STATE_SIZE, Scheme
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.contract import check
@@ -24,7 +25,7 @@ from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.errors import ConfigError
 from distrlcc.learn.config import LEARNERS, PPOConfig
-from distrlcc.plugins import load
+from distrlcc.plugins import Registry, load
 from distrlcc.policy.network import build_network
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import NETWORKS, PolicySpec, expected_shapes
@@ -35,7 +36,7 @@ from distrlcc.sim import layout as col
 from distrlcc.sim.check import compare, random_script
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
-from distrlcc.sim.suites import Suite, load_suite
+from distrlcc.sim.suites import SUITES, Suite, load_suite
 from distrlcc.tune.report import Report, Segment
 from distrlcc.tune.tune_config import EXPLORERS, STOPPERS
 from distrlcc.types import Ack
@@ -45,11 +46,16 @@ _VALUES = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
 
 
 def kind_of(reference: str) -> str:
-    """Return the kind that a reference's thing looks like.
+    """Return the kind that a name is registered as, or that a reference's thing looks like.
 
     Raises:
         ConfigError: It looks like none, or like two.
     """
+    registries: list[Registry[Any]] = [REWARDS, OBSERVATIONS, ACTIONS, SUITES, SCHEMES, NETWORKS]
+    registries += [LEARNERS, EXPLORERS, STOPPERS]
+    for registry in registries:
+        if reference in registry.registered:
+            return registry.kind
     found, _ = load("plugin", reference)
     marks = {"learner": "update load_weights", "observation": "observe size"}
     marks |= {"action": "apply encode", "network": "module step"}

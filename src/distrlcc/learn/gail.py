@@ -57,7 +57,7 @@ class Demonstrations:
         if not config.demonstrations:
             raise ConfigError(
                 "gail.demonstrations is empty: collect an expert's trajectories (distrlcc collect "
-                "--scheme oracle --disturb 0 --out DATA) and add --set gail.demonstrations=DATA"
+                "oracle --disturb 0 --out DATA) and add --set gail.demonstrations=DATA"
             )
         data = StoredData(Path(config.demonstrations))
         _check_spaces(data, spec)

@@ -37,7 +37,7 @@ class Experiment:
     """Its page in the documentation, if not that of its name."""
 
 
-_COLLECT = "collect --scheme oracle --recipe gail --steps 500000 --out FOLDER/data"
+_COLLECT = "collect oracle --recipe gail --steps 500000 --out FOLDER/data"
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (

@@ -295,7 +295,7 @@ def gail() -> RunConfig:
     """Inverse reinforcement learning: GAIL with PPO, from the oracle's trajectories.
 
     Quickstart's environments; the reward is the discriminator's, and chooses nothing. The
-    demonstrations: ``distrlcc collect --scheme oracle --disturb 0 --out DATA``. More entropy than
+    demonstrations: ``distrlcc collect oracle --disturb 0 --out DATA``. More entropy than
     where the reward stands still, and rates that fall, as the two would else circle each other.
     """
     config, steps = quickstart(), 6_000_000
