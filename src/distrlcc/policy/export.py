@@ -49,9 +49,9 @@ def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
     mean, std = (constant(arrays[f"normalizer.{each}"]) for each in ("mean", "std"))
     bound = [constant(np.array(sign * CLIP, np.float32)) for sign in (-1, 1)]
     features = node("Clip", node("Div", node("Sub", "observation", mean), std), *bound)
+    activation = "Relu" if spec.activation == "relu" else "Tanh"
     for k in range(len(spec.dense)):
-        features = linear(features, f"trunk.{k}.weight", f"trunk.{k}.bias")
-        features = node("Relu" if spec.activation == "relu" else "Tanh", features)
+        features = node(activation, linear(features, f"trunk.{k}.weight", f"trunk.{k}.bias"))
     # The recurrent layer; its state's parts lie along the first axis.
     if spec.kind != "mlp":
         first = constant(np.array([0], np.int64))
@@ -77,6 +77,8 @@ def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
         node(
             "Concat", *(node("Unsqueeze", part, first) for part in after), axis=0, to="state_after"
         )
+    if spec.after:
+        features = node(activation, linear(features, "after.weight", "after.bias"))
     linear(features, "policy_head.weight", "policy_head.bias", to="head")
     # The graph, with what its user must know.
     shapes: dict[str, list[str | int | None]] = {

@@ -302,6 +302,9 @@ class IntegerPolicy:
             recur = self._mingru if policy["gates"] == 2 else self._lstm
             features = recur(dense, features[:, : int(policy["state_input"])])
             dense += 1
+        if policy["after"]:
+            features = self._layer(dense, features)
+            dense += 1
         return self._layer(dense, features)
 
     def _lstm(self, number: int, features: Ints) -> Ints:

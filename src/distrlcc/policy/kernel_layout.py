@@ -61,7 +61,7 @@ POLICY = np.dtype(
     [
         *_named("<u4", "observation observed actions has_preference dense state state_input"),
         *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 paced guard_rounds floor"),
-        *_named("<u4", "crowd follows bounded gates"),
+        *_named("<u4", "crowd follows bounded gates after"),
         *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
         *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
         ("mean", "<i8", MAX_INPUTS),

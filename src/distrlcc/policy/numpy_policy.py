@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +78,11 @@ class NumpyNetwork:
         if self._user is not None:
             self._arrays = {name.removeprefix(BODY): array for name, array in arrays.items()}
             return
-        self._dense = [
-            (arrays[f"trunk.{i}.weight"], arrays[f"trunk.{i}.bias"][:, None])
-            for i in range(len(spec.dense))
-        ]
+        dense, after = [f"trunk.{i}" for i in range(len(spec.dense))], ["after"] * bool(spec.after)
+        self._dense, self._after = (
+            [(arrays[f"{name}.weight"], arrays[f"{name}.bias"][:, None]) for name in names]
+            for names in (dense, after)
+        )
         self._relu = spec.activation == "relu"
         if spec.kind == "mingru":
             # As below, of z's inputs: one tanh for both gates.
@@ -117,21 +118,24 @@ class NumpyNetwork:
         if self._user is not None:
             return self._user.step(self._arrays, normalised, state)
         # Features come first inside, [D, N], as in ActorCritic: softmax then runs along memory.
-        features = normalised.T
-        for weight, bias in self._dense:
+        features = self._through(self._dense, normalised.T)
+        if self.spec.state_size:
+            recur = self._lstm if self.spec.kind == "lstm" else self._mingru
+            state = recur(features, state)
+            features = self._through(self._after, state[0].T)
+        heads = self._heads @ features
+        heads += self._heads_bias
+        return heads[:-1].T, heads[-1], state
+
+    def _through(self, layers: Sequence[tuple[Float32, Float32]], features: Float32) -> Float32:
+        for weight, bias in layers:
             features = weight @ features
             features += bias
             if self._relu:
                 np.maximum(features, np.float32(0.0), out=features)
             else:
                 np.tanh(features, out=features)
-        if self.spec.state_size:
-            recur = self._lstm if self.spec.kind == "lstm" else self._mingru
-            state = recur(features, state)
-            features = state[0].T
-        heads = self._heads @ features
-        heads += self._heads_bias
-        return heads[:-1].T, heads[-1], state
+        return features
 
     def _lstm(self, inputs: Float32, state: Float32) -> Float32:
         gates = self._weight_ih @ inputs + self._weight_hh @ state[0].T + self._bias

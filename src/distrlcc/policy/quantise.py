@@ -123,7 +123,7 @@ def _put_options(to: Struct, options: KernelOptions, pacing: float, guard_loss: 
 
 
 def _put_network(to: Struct, policy: PolicyFile) -> None:
-    """Lay the layers' weights out: dense ones, the recurrent one's as one matrix, the head."""
+    """Lay the layers' weights out in their order, the recurrent one's as one matrix."""
     for number, (weight, bias, activation) in enumerate(_layers(policy)):
         rows, width = weight.shape
         columns = _padded(width)
@@ -138,7 +138,7 @@ def _put_network(to: Struct, policy: PolicyFile) -> None:
     spec = policy.spec
     to["dense"], to["state"] = len(spec.dense), spec.state_size
     to["state_input"] = _widths(policy)[len(spec.dense)]
-    to["gates"] = 2 if spec.kind == "mingru" else 4
+    to["gates"], to["after"] = 2 if spec.kind == "mingru" else 4, spec.after
 
 
 def _widths(policy: PolicyFile) -> tuple[int, ...]:
@@ -162,6 +162,8 @@ def _layers(policy: PolicyFile) -> list[tuple[NDArray[Any], NDArray[Any], int]]:
     elif spec.kind == "lstm":
         both = np.concatenate([arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]], axis=1)
         layers.append((both, arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"], layout.LINEAR))
+    if spec.after:
+        layers.append((arrays["after.weight"], arrays["after.bias"], activation))
     layers.append((arrays["policy_head.weight"], arrays["policy_head.bias"], layout.LINEAR))
     return layers
 
@@ -185,6 +187,7 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
     for what, has, fits in (
         ("inputs", spec.observation_size, layout.MAX_INPUTS),
         ("dense layers", len(spec.dense), layout.MAX_DENSE),
+        ("layers", len(sizes), layout.MAX_LAYERS),
         ("recurrent cells", spec.state_size, layout.MAX_STATE),
         ("inputs of a layer", max(_padded(columns) for _, columns in sizes), layout.MAX_COLUMNS),
         ("outputs of a layer", max(rows for rows, _ in sizes), layout.MAX_ROWS),

@@ -87,6 +87,8 @@ class PolicySpec:
     reference to a `Network`."""
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths; the last one is the recurrent layer's, if any (Indigo: ``(32,)``)."""
+    after: int = 0
+    """Width of a dense layer behind the recurrent one; 0: none."""
     activation: Activation = "relu"
     """Activation of the dense layers."""
     step_ms: float = 10.0
@@ -106,6 +108,10 @@ class PolicySpec:
         if not self.hidden or not all(1 <= width <= 16384 for width in self.hidden):
             raise ConfigError(
                 f"hidden is {self.hidden!r}: expected widths of 1 to 16384, one or more"
+            )
+        if not 0 <= self.after <= (0 if self.kind == "mlp" else 16384):
+            raise ConfigError(
+                f"after is {self.after}: expected 0 to 16384 behind a recurrent layer, 0 without"
             )
         if self.kind not in NETWORKS and not is_reference(self.kind):
             raise unknown_name("network", self.kind, NETWORKS)
@@ -193,6 +199,9 @@ def _our_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
         shapes["lstm.weight_hh"] = (4 * size, size)
         shapes["lstm.bias_ih"] = shapes["lstm.bias_hh"] = (4 * size,)
     width = size or width
+    if spec.after:
+        shapes["after.weight"], shapes["after.bias"] = (spec.after, width), (spec.after,)
+        width = spec.after
     shapes["policy_head.weight"] = (spec.action_size, width)
     shapes["policy_head.bias"] = (spec.action_size,)
     shapes["value_head.weight"] = (1, width)

@@ -36,6 +36,9 @@ class NetworkConfig:
     recurrent layer as the last of hidden; or a reference to a `distrlcc.policy.spec.Network`."""
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths."""
+    after: int = 0
+    """Width of a dense layer behind the recurrent one, which lets what is remembered change what is
+    made of what is seen: a minGRU's gates do not; 0: none."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the dense layers."""
 

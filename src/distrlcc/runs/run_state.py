@@ -61,7 +61,7 @@ def build_learner(
 
 _MOST_REFUSED = 4
 """Updates in a row whose numbers may be not finite; the last of them ends the run."""
-_SHAPE = "observation observation_size action action_kind action_size kind hidden activation"
+_SHAPE = "observation observation_size action action_kind action_size kind hidden after activation"
 """Parts of a spec that must be the same for weights to fit."""
 
 

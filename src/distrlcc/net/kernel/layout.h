@@ -24,11 +24,12 @@ struct policy {
 	__u32 sample, step_us, interval_q16, catch_up, gain_q8, paced, guard_rounds, floor;
 	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
 	__u32 bounded, gates; /* whether the guard bounds windows; an LSTM's cell has 4, a minGRU's 2 */
+	__u32 after; /* width of a dense layer behind the recurrent one */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
 	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */
 	__s64 factor[MAX_ACTIONS], offset[MAX_ACTIONS];
-	struct layer layers[MAX_LAYERS]; /* dense ones, the recurrent one, the head */
+	struct layer layers[MAX_LAYERS]; /* dense ones, the recurrent one, one behind it, the head */
 	__s64 biases[MAX_BIASES];
 	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
 };

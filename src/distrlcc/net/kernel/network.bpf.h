@@ -303,6 +303,11 @@ __noinline int act(struct connection *c, __s64 draw)
 		recurrent(c, number, at, SECOND - at);
 		number++;
 	}
+	if (p->after) {
+		layer(c, number, at, SECOND - at);
+		at = SECOND - at;
+		number++;
+	}
 	layer(c, number, at, SECOND - at);
 	at = SECOND - at;
 	/* A rate, */
