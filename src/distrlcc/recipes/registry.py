@@ -121,7 +121,7 @@ def one() -> RunConfig:
     is seen. The spread of RTTs tells jitter from a queue, windows are paced, and a guard bounds
     them. Half of the agents are alone; the others share with up to fifteen.
     """
-    steps = 500_000_000
+    steps = 350_000_000
     return RunConfig(
         recipe="one",
         num_envs=1000,
@@ -146,8 +146,8 @@ def one() -> RunConfig:
             lambda_=0.97,
             reward_scale=0.015,
             sequence_length=32,
-            entropy_coeff_schedule=((0, 6e-3), (300_000_000, 3e-3), (steps, 1e-3)),
-            lr_schedule=((0, 1e-3), (150_000_000, 1e-3), (350_000_000, 3e-4), (steps, 1e-5)),
+            entropy_coeff_schedule=((0, 6e-3), (200_000_000, 3e-3), (steps, 1e-3)),
+            lr_schedule=((0, 1e-3), (100_000_000, 1e-3), (230_000_000, 3e-4), (steps, 1e-5)),
         ),
     )
 
