@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,22 @@ def _die_unrecorded(spec: RankSpec, job: Disturbed) -> None:
 def _die_saving(spec: RankSpec, job: Disturbed) -> None:
     if spec.slot == 0:
         _before("runs.recorder", "Recorder", "finish", lambda _: _die())
+
+
+def lose_one(spec: RankSpec, slot: int) -> float:
+    """Exchange while a rank dies that had not yet begun; return the time until that fails."""
+    with ProcessGroup(spec, {"config": ""}) as group:
+        group.agree(0, ready=True)
+        group.sum(np.ones(1))
+        if spec.slot == slot:
+            time.sleep(1.0)
+            _die()
+        begin = time.monotonic()
+        with suppress(PeerLostError):
+            group.sum(np.ones(1))
+        seconds = time.monotonic() - begin
+        group.agree(1, ready=True)
+    return seconds
 
 
 def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:

@@ -31,7 +31,7 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, connect, sockets_to
 from distrlcc.runs.identity import identity
 from tests.hosts import wait_until
-from tests.parallel.group_targets import Job, Settings, exercise, go_on
+from tests.parallel.group_targets import Job, Settings, exercise, go_on, lose_one
 
 LIMIT = 1.5
 LOCAL = RankSpec("127.0.0.1", 0, 0, 1, join_seconds=1.0)
@@ -134,6 +134,16 @@ def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
     # Rank 0 is the first to finish; when all have, no rank is ahead; then rank 1 is.
     assert first["counts"] == [0, -2, -1, 0, 1]
     assert second["counts"][:2] == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_death_is_noticed_by_those_who_wait_for_others() -> None:
+    # Among four a sum goes through others: who waits for one of them saw no connection close.
+    limit = 30.0
+    specs = [RankSpec("127.0.0.1", 0, slot, 4, timeout_seconds=limit) for slot in range(4)]
+    outcome = Launcher(lose_one, 3, specs).run()
+    assert outcome.results.keys() == {0, 1, 2}
+    assert max(outcome.results.values()) < limit / 3
 
 
 def test_an_unreachable_master_is_one_line() -> None:
