@@ -9,7 +9,7 @@ from distrlcc.cli.main import main
 from distrlcc.evaluation import scorecard
 from distrlcc.evaluation.benchmark import Benchmark
 from distrlcc.evaluation.contender import contender_from_scheme
-from distrlcc.evaluation.scorecard import BENCHMARKS, GATES, Gate, score
+from distrlcc.evaluation.scorecard import BENCHMARKS, GATES, Gate, on_trace, score
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.sim.suites import load_suite
 from tests.evaluation.made import make_policy, policy_contender
@@ -44,6 +44,19 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert card.failed(contenders[0].name)[0] == "random: excess loss (%)"
     (verdict,) = card.verdicts
     assert "of 3 gates; not random: excess loss (%)" in verdict
+
+
+def test_on_a_trace_a_policy_must_be_ahead_of_every_scheme() -> None:
+    names = ("cubic", "bbr", "oracle")
+    policy = policy_contender(make_policy("argmax"))
+    contenders = [policy, *map(contender_from_scheme, names)]
+    power, *others = score(contenders, [on_trace("cellular:7")]).lines
+    mine, cubic, bbr, oracle = power.values
+    assert (power.label, power.bound) == ("cellular:7", f"≥ {max(cubic, bbr):.3f}")
+    assert oracle > max(cubic, bbr)  # which is not asked for
+    assert power.passed == tuple(value >= max(cubic, bbr) for value in power.values)
+    assert mine < max(cubic, bbr)
+    assert not any(line.bound for line in others)
 
 
 def test_the_command_ends_with_1_where_a_gate_fails(

@@ -5,7 +5,7 @@ distrlcc evaluate                                                        (one, o
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --delay 30 --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
-distrlcc evaluate one --scorecard --out report                          (all suites, with gates)
+distrlcc evaluate one --scorecard --trace traces/*.down --out report    (all suites, with gates)
 distrlcc evaluate fair --world emulated --as kernel --links 3           (in the kernel's TCP, too)
 """
 
@@ -73,7 +73,8 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--flows N,…", text, _counts, default="")
     text = (
-        "every suite, with the gates that a policy for every link must pass; exit code 1: not all"
+        "every suite, with the gates that a policy for every link must pass; on each --trace it "
+        "must be ahead of all schemes; exit code 1: not all"
     )
     add("--scorecard", text, bool)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
@@ -109,15 +110,16 @@ def run(args: Namespace) -> int:
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
-    from distrlcc.evaluation.scorecard import BENCHMARKS, score
+    from distrlcc.evaluation.scorecard import BENCHMARKS, on_trace, score
 
-    given = ("world", "suite", "trace", *_OF_TRACES, "links", "seeds", "series", "also", "flows")
+    given = ("world", "suite", *_OF_TRACES, "links", "seeds", "series", "also", "flows")
     for name in given:
         if getattr(args, name) not in (None, "", [], "simulated"):
             word = "as" if name == "also" else name
             raise ConfigError(f"--scorecard has links of its own; leave out --{word}")
     check_report(args.out)
-    card = score(contenders, progress(BENCHMARKS, lambda benchmark: benchmark.label))
+    benchmarks = (*BENCHMARKS, *map(on_trace, args.trace))
+    card = score(contenders, progress(benchmarks, lambda benchmark: benchmark.label))
     out = console(args.json)
     out.print(card.table())
     for verdict in card.verdicts:

@@ -12,7 +12,7 @@ from distrlcc.evaluation.fairness_summary import measure
 from distrlcc.evaluation.recovery import recovery_scores
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.evaluation.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
-from distrlcc.sim.suites import load_suite
+from distrlcc.sim.suites import load_suite, trace_suite
 
 ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
 """What is scored of one flow on a link: keys of `distrlcc.evaluation.scores.METRICS`."""
@@ -41,6 +41,8 @@ class Benchmark:
     """What a policy is told to prefer; None: its default."""
     name: str = ""
     """What rows of results call the links; empty: as the suite."""
+    is_trace: bool = False
+    """Whether the suite is a trace: its link has 20 ms one way and a queue of 100 packets."""
 
     @property
     def label(self) -> str:
@@ -54,7 +56,8 @@ class Benchmark:
 
     def scores(self, contender: Contender) -> dict[str, float]:
         """Return a contender's means over the links, those without a value left out."""
-        scenarios = load_suite(self.suite).scenarios("test", self.links)
+        suite = trace_suite([self.suite]) if self.is_trace else load_suite(self.suite)
+        scenarios = suite.scenarios("test", self.links)
         if self.metrics == RECOVERY:
             return recovery_scores(contender, scenarios)
         if {"jain", "share"} & set(self.metrics):
