@@ -196,6 +196,7 @@ class Session:
             until = watch.begin + fault.seconds
             wait_until(lambda: watch.look() or time.monotonic() > until, fault.seconds + 1.0)
         low, healed = run.newest(), time.monotonic()
+        watched = _MAY_END if expected.ends else _CALM
 
         def settled() -> bool:
             nonlocal low
@@ -204,9 +205,8 @@ class Session:
                 return 0 in run.codes()
             if not outcome.seconds and run.newest() >= low + _GROWN:
                 outcome.seconds = calm
-            return calm > still and outcome.seconds > 0.0 and not watch.waits
+            return calm > watched and outcome.seconds > 0.0 and not watch.waits
 
-        still = _MAY_END if expected.ends else _CALM
         in_time = wait_until(settled, max(expected.seconds, 3.0 * expected.named))
         if watch.late:
             outcome.failures.append(f"not named within {expected.named:.0f} s: {outcome.hit}")

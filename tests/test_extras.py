@@ -21,6 +21,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 HEAVY = (
     *("torch", "torchft", "gymnasium", "pyarrow", "tensorboard", "cryptography", "matplotlib"),
     *("jinja2", "ray", "optuna", "pettingzoo", "scipy", "pandas", "pylibbpf", "aioquic"),
+    *("wandb", "mlflow", "sqlalchemy"),
 )
 RUN = "import sys; from distrlcc.cli.main import main; sys.exit(main())"
 SENDERS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import distrlcc
 from distrlcc.errors import ConfigError
 from distrlcc.trackers import MLflow, Wandb
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's SQLAlchemy
 SMALL: dict[str, Any] = {
     "num_envs": 8,
     "total_steps": 2048,
@@ -40,25 +42,60 @@ def test_a_run_of_wandb_has_the_metrics_and_the_policy(tmp_path: Path) -> None:
     assert b"policy.safetensors" in kept
 
 
-def test_a_run_of_mlflow_has_the_metrics_and_the_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "links")
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    mlflow.create_experiment("links", artifact_location=(tmp_path / "kept").as_uri())
+    return mlflow.MlflowClient()
+
+
+def test_a_run_of_mlflow_has_the_metrics_and_the_policy(tmp_path: Path, store: Any) -> None:
     callbacks = MLflow(run_name="first")
     distrlcc.train("quickstart", out=tmp_path / "run", callbacks=[callbacks], show=False, **SMALL)
-    history = callbacks._client.get_metric_history(callbacks.run.info.run_id, "policy_entropy")
+    run = callbacks.run.info
+    history = store.get_metric_history(run.run_id, "policy_entropy")
     lines = [(line["steps"], line["policy_entropy"]) for line in _lines(tmp_path / "run")]
     assert [(metric.step, metric.value) for metric in history] == lines
     assert len(lines) == 4
-    ended = callbacks._client.get_run(callbacks.run.info.run_id).info
+    ended = store.get_run(run.run_id).info
     assert (ended.run_name, ended.status) == ("first", "FINISHED")
-    assert [*tmp_path.glob("store/0/*/artifacts/policy.safetensors")]
+    assert store.get_experiment(run.experiment_id).name == "links"
+    assert [*tmp_path.glob("kept/*/artifacts/policy.safetensors")]
+
+
+class _Broken(distrlcc.Callbacks):
+    def on_update(self, metrics: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_is_stopped_is_closed_and_goes_on(tmp_path: Path, store: Any) -> None:
+    callbacks, out = MLflow(), tmp_path / "run"
+    more = {"out": out, "show": False, **SMALL}
+    with pytest.raises(KeyboardInterrupt):
+        distrlcc.train("quickstart", callbacks=[callbacks, _Broken()], **more)
+    run = callbacks.run.info.run_id
+    assert store.get_run(run).info.status == "KILLED"
+    distrlcc.train(out=out, show=False, resume=True, callbacks=[MLflow(run_id=run)])
+    assert store.get_run(run).info.status == "FINISHED"
+    assert store.get_metric_history(run, "policy_entropy")[-1].step == 2048
+
+
+def test_what_mlflow_refuses_does_not_end_a_training(store: Any) -> None:
+    callbacks = MLflow()
+    store.delete_run(callbacks.run.info.run_id)
+    with pytest.warns(UserWarning, match="MLflow lacks the metrics of step 7"):
+        callbacks.on_update({"steps": 7.0, "entropy": 1.0, "alarm": "none", "loss": float("nan")})
+    with pytest.warns(UserWarning, match="MLflow lacks the run's end"):
+        callbacks.on_stop()
 
 
 def test_without_the_package_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"wandb is not installed .*pip install"):
-        Wandb()
-    with pytest.raises(ConfigError, match="mlflow is not installed: pip install mlflow"):
-        MLflow()
+    for found in (None, ModuleSpec("wandb", None)):  # nothing, or the folder that W&B leaves
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, found=found: found)
+        with pytest.raises(ConfigError, match=r"wandb is not installed .*pip install"):
+            Wandb()
+        with pytest.raises(ConfigError, match=r"mlflow .*\(extra 'mlflow'\): pip install .*skinny"):
+            MLflow()

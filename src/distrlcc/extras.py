@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 
 from distrlcc.errors import ConfigError
 
+_PACKAGES = {"mlflow": "mlflow-skinny"}
+"""Of modules that are not called as their packages."""
 _EXTRA = re.compile(r"""extra == ['"]([\w-]+)['"]""")
 
 
@@ -24,7 +26,8 @@ def require(*modules: str) -> None:
         ConfigError: One is not installed.
     """
     for module in modules:
-        if importlib.util.find_spec(module) is None:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:  # or a folder that happens to be called so
             raise missing(module)
 
 
@@ -58,7 +61,7 @@ def _extra_with(module: str) -> tuple[str, list[str]]:
     Where none has it, the extra is empty and the package alone: it may be nobody's, and a clone
     that was never installed has no metadata.
     """
-    package = module.replace("_", "-")
+    package = _PACKAGES.get(module, module.replace("_", "-"))
     named = re.compile(rf"{re.escape(package)}(?![\w.-])", re.IGNORECASE)
     extras: dict[str, list[str]] = {}
     for extra, wanted in _requirements():

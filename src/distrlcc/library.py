@@ -167,6 +167,10 @@ class Callbacks(Protocol):
         """Take the run's best policy."""
         return
 
+    def on_stop(self) -> None:
+        """Hear that a signal or an error ended the training; `on_end` is not called then."""
+        return
+
 
 class _Told(Progress):
     """Tells callbacks what it shows."""
@@ -227,11 +231,16 @@ def train(
     config = override(began, [f"{key}={text}" for key, text in texts.items()])
     options = RunOptions(place, resume=resume, tensorboard=False)
     state = env_run(config)
-    with _Told(config.total_steps, config.max_seconds, callbacks, show=show) as progress:
-        stopped, _ = run_alone(state, options, progress)
-    if stopped:
-        raise KeyboardInterrupt
-    policy = load_policy(place)
+    try:
+        with _Told(config.total_steps, config.max_seconds, callbacks, show=show) as progress:
+            stopped, _ = run_alone(state, options, progress)
+        if stopped:
+            raise KeyboardInterrupt
+        policy = load_policy(place)
+    except BaseException:
+        for each in callbacks:
+            each.on_stop()
+        raise
     for each in callbacks:
         each.on_end(policy)
     return policy

@@ -12,8 +12,9 @@ and at the end the best policy's file.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from distrlcc.extras import require
@@ -29,7 +30,7 @@ class Wandb(Callbacks):
     """A run of Weights & Biases."""
 
     def __init__(self, **settings: Any) -> None:
-        """Begin it; ``settings`` are those of ``wandb.init``, such as ``project``."""
+        """Begin it, or go on with it; ``settings`` are those of ``wandb.init``."""
         require("wandb")
         import wandb  # noqa: PLC0415 - of an extra
 
@@ -44,27 +45,45 @@ class Wandb(Callbacks):
         self.run.log_artifact(policy.path, name="policy", type="model")
         self.run.finish()
 
+    def on_stop(self) -> None:
+        """See `Callbacks`."""
+        self.run.finish(exit_code=1)
+
 
 class MLflow(Callbacks):
-    """A run of MLflow, on the server or in the store that ``MLFLOW_TRACKING_URI`` names."""
+    """A run of MLflow, in the place and experiment that MLflow's own settings name.
+
+    A server that fails is warned of, and does not end the training.
+    """
 
     def __init__(self, **settings: Any) -> None:
-        """Begin it; ``settings`` are those of ``MlflowClient.create_run``."""
+        """Begin it, or go on with it; ``settings`` are those of ``mlflow.start_run``."""
         require("mlflow")
         import mlflow  # noqa: PLC0415 - of an extra
 
-        self._client = mlflow.MlflowClient()
-        self.run = self._client.create_run(**({"experiment_id": "0"} | settings))
+        self._mlflow, self.run = mlflow, mlflow.start_run(**settings)
 
     def on_update(self, metrics: Mapping[str, Any]) -> None:
         """See `Callbacks`."""
-        from mlflow.entities import Metric  # noqa: PLC0415 - of an extra
-
-        now, step = round(datetime.now(UTC).timestamp() * 1e3), int(metrics["steps"])
-        logged = [Metric(name, value, now, step) for name, value in _numbers(metrics).items()]
-        self._client.log_batch(self.run.info.run_id, logged)
+        step = int(metrics["steps"])
+        with self._leniently(f"the metrics of step {step}"):
+            numbers, run = _numbers(metrics), self.run.info.run_id
+            self._mlflow.log_metrics(numbers, step=step, run_id=run)
 
     def on_end(self, policy: Policy) -> None:
         """See `Callbacks`."""
-        self._client.log_artifact(self.run.info.run_id, policy.path)
-        self._client.set_terminated(self.run.info.run_id)
+        with self._leniently("the policy, or the run's end"):
+            self._mlflow.log_artifact(str(policy.path), run_id=self.run.info.run_id)
+            self._mlflow.end_run()
+
+    def on_stop(self) -> None:
+        """See `Callbacks`."""
+        with self._leniently("the run's end"):
+            self._mlflow.end_run("KILLED")
+
+    @contextmanager
+    def _leniently(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._mlflow.MlflowException as error:
+            warnings.warn(f"MLflow lacks {what}: {error}", stacklevel=4)

@@ -111,6 +111,8 @@ REFUSED = [
     ("check link none --trace cellular:1", "cannot be read"),
     ("bench sim --steps x", "whole number"),
     ("list recipe", "invalid choice"),
+    ("TRAIN network.kind=mlp network.post_hidden=9", "set it to 0 for an mlp"),
+    ("TRAIN network.kind=lstm network.post_hidden=99999", "expected 0 to 16384"),
     # of collect and imitate
     ("collect oracle", "--out"),
     ("collect --out d", "SCHEME"),

@@ -61,10 +61,10 @@ POLICIES = {
         "genet", "fast-rate", kind="lstm", hidden=(64, 64), activation="tanh"
     ),
     "a layer behind": random_policy(
-        "scale-free-spread", "fine", kind="mingru", hidden=(128, 64), after=50
+        "scale-free-spread", "fine", kind="mingru", hidden=(128, 64), post_hidden=50
     ),
     "rates of layers behind": random_policy(
-        "aurora", "rate", kind="lstm", hidden=(20, 20), after=17, activation="tanh"
+        "aurora", "rate", kind="lstm", hidden=(20, 20), post_hidden=17, activation="tanh"
     ),
     "two gates": random_policy("scale-free-recent", "fine", kind="mingru", hidden=(50, 64)),
     "two gates alone": random_policy("aurora", "rate", kind="mingru", hidden=(33,)),

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
@@ -16,6 +17,7 @@ from distrlcc.doctor.machine import check_kernel
 from distrlcc.errors import ConfigError, KernelError
 from distrlcc.net import bpf
 from distrlcc.net.kernel_tcp import find_control, register
+from distrlcc.policy import kernel_layout as layout
 from tests.net import kernel_commands
 from tests.net.kernel_commands import hidden, run_command, system_libbpf
 
@@ -78,6 +80,17 @@ def test_a_policy_that_is_not_there_cannot_be_unloaded(record: Any) -> None:
         find_control("nobody")
     with pytest.raises(KernelError, match="as cubic"):
         find_control("cubic")  # the kernel's own
+
+
+def test_a_program_of_another_version_takes_no_policy_and_can_be_unloaded(
+    record: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(register(record, "fair", name)), monkeypatch.context() as patched:
+        larger = np.dtype([("policy", layout.POLICY), ("more", "<u8")])
+        patched.setattr(layout, "POLICY", larger)
+        found = find_control(name)
+        with pytest.raises(KernelError, match=r"another version .* 'distrlcc kernel unload --name"):
+            found.swap(np.zeros((), larger), "fair")
 
 
 def test_the_doctor_says_what_a_machine_lacks(record: Any) -> None:

@@ -10,13 +10,17 @@ import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.policy.numpy_policy import NumpyPolicy
-from distrlcc.policy.policy_file import find_policy
+from distrlcc.policy.policy_file import find_policy, save_policy
+from tests.policy.random_policies import make_policy
 
 
-@pytest.mark.parametrize("name", ["one", "best", "dagger", "aurora"])  # minGRU, LSTM, MLPs
+@pytest.mark.parametrize("name", ["one", "best", "dagger", "aurora", "layers behind"])
 def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
     pytest.importorskip("onnx", reason="onnx is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    if name == "layers behind":  # those that are shipped are a minGRU, an LSTM and MLPs
+        name = str(tmp_path / "policy.safetensors")
+        save_policy(Path(name), make_policy(kind="lstm", hidden=(8,), post_hidden=4))
     path = tmp_path / "policy.onnx"
     assert main(["export", name, "--onnx", str(path)]) == 0
     session = runtime.InferenceSession(str(path))

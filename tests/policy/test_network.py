@@ -17,7 +17,7 @@ from tests.policy.random_policies import make_spec
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "mingru"])
 @pytest.mark.parametrize("action_kind", ["discrete", "continuous"])
 def test_names_and_shapes(kind: str, action_kind: str) -> None:
-    spec = make_spec(kind=kind, action_kind=action_kind, after=0 if kind == "mlp" else 7)
+    spec = make_spec(kind=kind, action_kind=action_kind, post_hidden=0 if kind == "mlp" else 7)
     network = ActorCritic(spec)
     shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
     expected = expected_shapes(spec)
@@ -56,14 +56,14 @@ def test_trunk_by_hand() -> None:
 
 def test_a_layer_behind_the_recurrent_one_by_hand() -> None:
     network = ActorCritic(
-        make_spec(kind="mingru", observation_size=1, hidden=(1,), after=2, action_size=2)
+        make_spec(kind="mingru", observation_size=1, hidden=(1,), post_hidden=2, action_size=2)
     )
     assert network.mingru is not None
-    assert network.after is not None
+    assert network.post is not None
     with torch.no_grad():
         network.mingru.weight.copy_(torch.tensor([[0.0], [1.0]]))
         network.mingru.bias.zero_()
-        network.after.weight.copy_(torch.tensor([[2.0], [-2.0]]))
+        network.post.weight.copy_(torch.tensor([[2.0], [-2.0]]))
         network.policy_head.weight.copy_(torch.tensor([[1.0, 1.0], [0.0, 3.0]]))
         network.value_head.weight.copy_(torch.tensor([[5.0, 0.0]]))
     seen, starts = torch.full((1, 1, 1), 50.0), torch.zeros(1, 1, dtype=torch.bool)

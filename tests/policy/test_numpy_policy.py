@@ -36,8 +36,8 @@ def _torch_network(policy: PolicyFile) -> ActorCritic:
         {"kind": "lstm", "hidden": (16, 8)},
         {"kind": "mingru", "hidden": (16, 8)},
         {"kind": "mingru", "hidden": (7,)},
-        {"kind": "mingru", "hidden": (16, 8), "after": 12},
-        {"kind": "lstm", "hidden": (8,), "after": 3, "activation": "tanh"},
+        {"kind": "mingru", "hidden": (16, 8), "post_hidden": 12},
+        {"kind": "lstm", "hidden": (8,), "post_hidden": 3, "activation": "tanh"},
         {"action_kind": "continuous", "action_size": 1},
     ],
 )

@@ -41,7 +41,7 @@ def _rewrite(path: Path, **metadata: str) -> None:
     [
         {},
         {"kind": "lstm", "hidden": (32,), "action_size": 5},
-        {"kind": "mingru", "hidden": (32,), "after": 16},
+        {"kind": "mingru", "hidden": (32,), "post_hidden": 16},
         {"action_kind": "continuous"},
     ],
 )
@@ -177,7 +177,7 @@ def test_json_round_trip_and_layers() -> None:
         ({"activation": "gelu"}, "activation"),
         ({"hidden": ()}, "hidden"),
         ({"hidden": (0,)}, "hidden"),
-        ({"after": 4}, "0 to 16384 behind a recurrent layer, 0 without"),
+        ({"post_hidden": 4}, "post_hidden is 4: expected 0 to 0"),
         ({"observation_size": 0}, "observation_size"),
         ({"action_size": 1}, "action_size is 1"),
         ({"step_ms": 0.0}, "step_ms"),

@@ -73,8 +73,8 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--flows N,…", text, _counts, default="")
     text = (
-        "every suite, with the gates that a policy for every link must pass; on each --trace it "
-        "must be ahead of all schemes; exit code 1: not all"
+        "every suite, with the gates that a policy for every link must pass; on each --trace, "
+        "the greatest power of the schemes; exit code 1: not all"
     )
     add("--scorecard", text, bool)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
@@ -110,15 +110,15 @@ def run(args: Namespace) -> int:
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
-    from distrlcc.evaluation.scorecard import BENCHMARKS, on_trace, score
+    from distrlcc.evaluation.scorecard import BENCHMARKS, on_traces, score
 
     given = ("world", "suite", *_OF_TRACES, "links", "seeds", "series", "also", "flows")
     for name in given:
         if getattr(args, name) not in (None, "", [], "simulated"):
             word = "as" if name == "also" else name
             raise ConfigError(f"--scorecard has links of its own; leave out --{word}")
+    benchmarks = (*BENCHMARKS, *on_traces(args.trace))
     check_report(args.out)
-    benchmarks = (*BENCHMARKS, *map(on_trace, args.trace))
     card = score(contenders, progress(benchmarks, lambda benchmark: benchmark.label))
     out = console(args.json)
     out.print(card.table())

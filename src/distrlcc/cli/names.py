@@ -117,9 +117,9 @@ def run_policies(args: Namespace) -> int:
         wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
         listed.append({"name": name, "file": str(path), "bytes": size, "power": power})
-        network = f"{spec.kind} {'-'.join(map(str, spec.hidden))}"
         scored = (suite, f"{power[suite]:.3f}" if suite else "")
-        table.add_row(name, network, spec.observation, spec.action, f"{size / 1e3:.0f}", *scored)
+        cells = (spec.network_text, spec.observation, spec.action, f"{size / 1e3:.0f}")
+        table.add_row(name, *cells, *scored)
     console(args.json).print(table)
     emit_json(args.json, listed)
     return 0

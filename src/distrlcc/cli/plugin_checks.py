@@ -23,9 +23,9 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.contract import check
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.learn.config import LEARNERS, PPOConfig
-from distrlcc.plugins import Registry, load
+from distrlcc.plugins import Registry, is_reference, load
 from distrlcc.policy.network import build_network
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import NETWORKS, PolicySpec, expected_shapes
@@ -53,9 +53,14 @@ def kind_of(reference: str) -> str:
     """
     registries: list[Registry[Any]] = [REWARDS, OBSERVATIONS, ACTIONS, SUITES, SCHEMES, NETWORKS]
     registries += [LEARNERS, EXPLORERS, STOPPERS]
-    for registry in registries:
-        if reference in registry.registered:
-            return registry.kind
+    names = {(name, r.kind) for r in registries for name in r.registered if name not in r}
+    kinds = sorted(kind for name, kind in names if name == reference)
+    if len(kinds) > 1:
+        raise ConfigError(f"{reference} is registered as {' and '.join(kinds)}: say --kind")
+    if kinds:
+        return kinds[0]
+    if names and not is_reference(reference):
+        raise unknown_name("plug-in", reference, [name for name, _ in names])
     found, _ = load("plugin", reference)
     marks = {"learner": "update load_weights", "observation": "observe size"}
     marks |= {"action": "apply encode", "network": "module step"}

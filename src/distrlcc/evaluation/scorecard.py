@@ -10,9 +10,18 @@ from typing import Any
 
 from rich.table import Table
 
-from distrlcc.evaluation.benchmark import ALONE, BESIDE, RECOVERY, TOGETHER, Benchmark, known_metric
+from distrlcc.evaluation.benchmark import (
+    ALONE,
+    BESIDE,
+    RECOVERY,
+    RIVALS,
+    TOGETHER,
+    Benchmark,
+    known_metric,
+)
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.summary import figure, interval_table
+from distrlcc.sim.suites import BEST_CWND, trace_suite, unique_names
 
 _ALONE = (*ALONE, "guarded")
 _CROWD = (*TOGETHER, "excess_loss")
@@ -41,7 +50,7 @@ class Gate:
     times: float = math.inf
     """At most so many times what CUBIC has there, too."""
     ahead: bool = False
-    """At least what any scheme beside has there, too; the oracle, which knows the link, is none."""
+    """At least what each of `RIVALS` and of the schemes beside has there; not of `_KNOWING`."""
 
 
 GATES: dict[tuple[str, str], Gate] = {
@@ -65,15 +74,25 @@ GATES: dict[tuple[str, str], Gate] = {
     ("beside-cubic", "share"): Gate(0.35, 0.65),
     ("beside-bbr", "share"): Gate(0.25),
 }
-"""By links and score. Where they come from: docs/recipes/one.md. A recorded trace's is `ON_TRACES`.
-"""
-ON_TRACES = Gate(ahead=True)
-"""Of power."""
+"""By links and score. Where they come from: docs/recipes/one.md."""
+_KNOWING = ("oracle", BEST_CWND)
+"""They know the link."""
 
 
-def on_trace(path: str) -> Benchmark:
-    """Return the scores that are taken on a recorded trace."""
-    return Benchmark(path, (), None, _ALONE, name=Path(path).name, is_trace=True)
+def on_traces(paths: Sequence[str]) -> list[Benchmark]:
+    """Return the scores that are taken on recorded traces, each alone.
+
+    Raises:
+        TraceError: One cannot be read.
+    """
+    if paths:
+        trace_suite(paths)
+    labels = [benchmark.label for benchmark in BENCHMARKS]
+    names = unique_names([*labels, *(Path(path).name for path in paths)])[len(labels) :]
+    return [
+        Benchmark(path, (), None, _ALONE, name=name, is_trace=True)
+        for path, name in zip(paths, names, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -149,21 +168,15 @@ def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> S
     lines = []
     for benchmark in benchmarks:
         found = [benchmark.scores(contender) for contender in contenders]
-        cubic = dict(zip((c.name for c in contenders), found, strict=True)).get("cubic", {})
-        if not cubic and _beside_cubic(benchmark):
-            cubic = benchmark.scores(Contender("cubic"))
+        peers = _peers(benchmark, contenders, found)
         for key in benchmark.metrics:
             metric = known_metric(key, benchmark.metrics)
             gate = _gate(benchmark, key)
-            schemes = [
-                scores[key]
-                for one, scores in zip(contenders, found, strict=True)
-                if gate.ahead and not one.learned and one.name != "oracle"
-            ]
-            low = max([gate.low, *schemes])
-            high = min(
-                gate.high, gate.times * cubic[key] if math.isfinite(gate.times) else math.inf
-            )
+            low, high = gate.low, gate.high
+            if gate.ahead:
+                low = max(scores[key] for scores in peers.values())
+            if math.isfinite(gate.times):
+                high = min(high, gate.times * peers["cubic"][key])
             shown = (("≥", low), ("≤", high))
             text = [
                 f"{w} {v * metric.scale:.{metric.digits}f}" for w, v in shown if math.isfinite(v)
@@ -187,10 +200,22 @@ def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> S
 
 
 def _gate(benchmark: Benchmark, key: str) -> Gate:
-    if key == "power" and benchmark.is_trace:
-        return ON_TRACES
+    if benchmark.is_trace:
+        return Gate(ahead=key == "power")
     return GATES.get((benchmark.label, key), Gate())
 
 
-def _beside_cubic(benchmark: Benchmark) -> bool:
-    return any(math.isfinite(_gate(benchmark, key).times) for key in benchmark.metrics)
+def _peers(
+    benchmark: Benchmark, contenders: Sequence[Contender], found: Sequence[dict[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Return the scores of the schemes beside, and of those that a gate compares with."""
+    peers = {
+        one.name: scores
+        for one, scores in zip(contenders, found, strict=True)
+        if not (one.learned or one.name in _KNOWING)
+    }
+    gates = [_gate(benchmark, key) for key in benchmark.metrics]
+    wanted = RIVALS if any(gate.ahead for gate in gates) else ()
+    wanted = wanted or ("cubic",) * any(math.isfinite(gate.times) for gate in gates)
+    missing = [name for name in wanted if name not in peers]
+    return peers | {name: benchmark.scores(Contender(name)) for name in missing}

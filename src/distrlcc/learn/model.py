@@ -127,7 +127,7 @@ class Learner(ABC):
             names = sorted(n for n in expected | given if expected.get(n) != given.get(n))
             raise ConfigError(
                 f"these weights belong to another policy ({', '.join(names)} differ); start from a "
-                f"policy with {self.spec.kind} {self.spec.hidden}, {self.spec.observation_size} "
+                f"policy with {self.spec.network_text}, {self.spec.observation_size} "
                 f"observations and {self.spec.action_size} actions"
             )
         with torch.no_grad():

@@ -165,6 +165,11 @@ class KernelControl:
             policy: Of `layout.POLICY`.
             label: What it is called.
         """
+        if not len(self.policies):
+            raise KernelError(
+                f"another version of distrlcc has loaded {self.name}; first say 'distrlcc kernel "
+                f"unload --name {self.name}'"
+            )
         # Whoever still reads the other slot read the generation before the last swap.
         _wait_for_readers()
         generation = int(self.control["generation"]) + 1
@@ -300,10 +305,12 @@ def _refusals(what: str) -> Iterator[None]:
 
 
 def _control(policies: int, control: int, stats: int, link: int | None = None) -> KernelControl:
-    """Return what these maps hold."""
+    """Return what these maps hold; no policies where another version's are of another size."""
+    slots = bpf.map_array(policies)
+    fits = len(slots) == 2 * layout.POLICY.itemsize
     return KernelControl(
         control=bpf.map_array(control).view(layout.CONTROL_TYPE).reshape(()),
-        policies=bpf.map_array(policies).view(layout.POLICY),
+        policies=slots[: len(slots) * fits].view(layout.POLICY),
         counted=bpf.map_array(stats).view(layout.STATS_TYPE).reshape(()),
         link=link,
     )

@@ -314,7 +314,9 @@ class ProcessGroup:
             yield
         except (RuntimeError, DistrlccError) as error:  # torch's DistError is a RuntimeError
             self._broken = True
-            self._tear_down()  # else a member that waits for this one's part waits in vain
+            if self.device.type == "cpu":
+                with suppress(RuntimeError):
+                    self._tear_down()  # else who waits for this one's part waits in vain
             raise PeerLostError(str(error)) from None
         finally:
             self.exchange_seconds += time.perf_counter() - begin

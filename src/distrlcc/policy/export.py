@@ -77,8 +77,8 @@ def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
         node(
             "Concat", *(node("Unsqueeze", part, first) for part in after), axis=0, to="state_after"
         )
-    if spec.after:
-        features = node(activation, linear(features, "after.weight", "after.bias"))
+    if spec.post_hidden:
+        features = node(activation, linear(features, "post.weight", "post.bias"))
     linear(features, "policy_head.weight", "policy_head.bias", to="head")
     # The graph, with what its user must know.
     shapes: dict[str, list[str | int | None]] = {

@@ -302,7 +302,7 @@ class IntegerPolicy:
             recur = self._mingru if policy["gates"] == 2 else self._lstm
             features = recur(dense, features[:, : int(policy["state_input"])])
             dense += 1
-        if policy["after"]:
+        if policy["post_hidden"]:
             features = self._layer(dense, features)
             dense += 1
         return self._layer(dense, features)

@@ -1,6 +1,7 @@
 """What the kernel's program and its users share: names, sizes and the C structs as NumPy types.
 
-Each type mirrors the struct of the same name in ``net/kernel/layout.h``. The program's object
+Each type mirrors the struct of the same name in ``net/kernel/layout.h``; whoever changes `POLICY`
+changes its size, by which programs that were loaded before are told apart. The program's object
 ``net/kernel/distrlcc.bpf.o`` has these data sections, which can be mapped:
 
 - `POLICIES`: two `POLICY` slots. A user writes the one that is not in use, then the generation.
@@ -61,7 +62,7 @@ POLICY = np.dtype(
     [
         *_named("<u4", "observation observed actions has_preference dense state state_input"),
         *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 paced guard_rounds floor"),
-        *_named("<u4", "crowd follows bounded gates after"),
+        *_named("<u4", "crowd follows bounded gates post_hidden unused"),
         *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
         *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
         ("mean", "<i8", MAX_INPUTS),

@@ -125,10 +125,7 @@ def build_network(spec: PolicySpec, seed: int = 0) -> UserNetwork | ActorCritic:
 
 
 class ActorCritic(PolicyNetwork):
-    """Dense layers, an optional recurrent layer, one dense behind it, and the heads.
-
-    These are linear: action and value.
-    """
+    """Dense layers, an optional recurrent layer, a dense one behind it, two linear heads."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
         """Build the network with weights drawn from ``seed`` alone."""
@@ -143,8 +140,8 @@ class ActorCritic(PolicyNetwork):
         elif spec.kind == "mingru":
             self.mingru = nn.Linear(width, 2 * spec.state_size)
         width = spec.state_size or width
-        self.after = nn.Linear(width, spec.after) if spec.after else None
-        width = spec.after or width
+        self.post = nn.Linear(width, spec.post_hidden) if spec.post_hidden else None
+        width = spec.post_hidden or width
         self.policy_head = nn.Linear(width, spec.action_size)
         self.value_head = nn.Linear(width, 1)
         self._add_log_std()
@@ -201,8 +198,8 @@ class ActorCritic(PolicyNetwork):
             gates = torch.addmm(self.mingru.bias.unsqueeze(1), self.mingru.weight, features)
             states = scan(gates.unflatten(1, starts.shape), starts, state[0].t())
             features, state = states.flatten(1), states[:, -1].t().unsqueeze(0)
-        if self.after is not None:
-            layer = self.after
+        if self.post is not None:
+            layer = self.post
             features = activate(torch.addmm(layer.bias.unsqueeze(1), layer.weight, features))
         # Both heads are one product.
         weight = torch.cat([self.policy_head.weight, self.value_head.weight])

@@ -78,11 +78,12 @@ class NumpyNetwork:
         if self._user is not None:
             self._arrays = {name.removeprefix(BODY): array for name, array in arrays.items()}
             return
-        dense, after = [f"trunk.{i}" for i in range(len(spec.dense))], ["after"] * bool(spec.after)
-        self._dense, self._after = (
-            [(arrays[f"{name}.weight"], arrays[f"{name}.bias"][:, None]) for name in names]
-            for names in (dense, after)
-        )
+
+        def layer(name: str) -> tuple[Float32, Float32]:
+            return arrays[f"{name}.weight"], arrays[f"{name}.bias"][:, None]
+
+        self._dense = [layer(f"trunk.{i}") for i in range(len(spec.dense))]
+        self._post = [layer("post")] if spec.post_hidden else []
         self._relu = spec.activation == "relu"
         if spec.kind == "mingru":
             # As below, of z's inputs: one tanh for both gates.
@@ -122,7 +123,7 @@ class NumpyNetwork:
         if self.spec.state_size:
             recur = self._lstm if self.spec.kind == "lstm" else self._mingru
             state = recur(features, state)
-            features = self._through(self._after, state[0].T)
+            features = self._through(self._post, state[0].T)
         heads = self._heads @ features
         heads += self._heads_bias
         return heads[:-1].T, heads[-1], state

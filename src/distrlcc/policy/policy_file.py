@@ -127,8 +127,8 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
     for what, names in (("lacks", missing), ("has", extra)):
         if names:
             raise PolicyFileError(
-                f"{path} {what} {', '.join(sorted(names))}, unlike a {spec.kind} policy with "
-                f"hidden {spec.hidden}; it is damaged, copy it again"
+                f"{path} {what} {', '.join(sorted(names))}, unlike a policy with "
+                f"{spec.network_text}; it is damaged, copy it again"
             )
     for name, shape in expected.items():
         if arrays[name].shape != shape:

@@ -138,7 +138,7 @@ def _put_network(to: Struct, policy: PolicyFile) -> None:
     spec = policy.spec
     to["dense"], to["state"] = len(spec.dense), spec.state_size
     to["state_input"] = _widths(policy)[len(spec.dense)]
-    to["gates"], to["after"] = 2 if spec.kind == "mingru" else 4, spec.after
+    to["gates"], to["post_hidden"] = 2 if spec.kind == "mingru" else 4, spec.post_hidden
 
 
 def _widths(policy: PolicyFile) -> tuple[int, ...]:
@@ -162,8 +162,8 @@ def _layers(policy: PolicyFile) -> list[tuple[NDArray[Any], NDArray[Any], int]]:
     elif spec.kind == "lstm":
         both = np.concatenate([arrays["lstm.weight_ih"], arrays["lstm.weight_hh"]], axis=1)
         layers.append((both, arrays["lstm.bias_ih"] + arrays["lstm.bias_hh"], layout.LINEAR))
-    if spec.after:
-        layers.append((arrays["after.weight"], arrays["after.bias"], activation))
+    if spec.post_hidden:
+        layers.append((arrays["post.weight"], arrays["post.bias"], activation))
     layers.append((arrays["policy_head.weight"], arrays["policy_head.bias"], layout.LINEAR))
     return layers
 

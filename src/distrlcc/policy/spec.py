@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.plugins import Registry, having, is_pinned, is_reference
+from distrlcc.plugins import Registry, having, is_pinned, is_reference, short
 
 ActionKind = Literal["discrete", "continuous"]
 Activation = Literal["relu", "tanh"]
@@ -87,7 +87,7 @@ class PolicySpec:
     reference to a `Network`."""
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths; the last one is the recurrent layer's, if any (Indigo: ``(32,)``)."""
-    after: int = 0
+    post_hidden: int = 0
     """Width of a dense layer behind the recurrent one; 0: none."""
     activation: Activation = "relu"
     """Activation of the dense layers."""
@@ -109,10 +109,7 @@ class PolicySpec:
             raise ConfigError(
                 f"hidden is {self.hidden!r}: expected widths of 1 to 16384, one or more"
             )
-        if not 0 <= self.after <= (0 if self.kind == "mlp" else 16384):
-            raise ConfigError(
-                f"after is {self.after}: expected 0 to 16384 behind a recurrent layer, 0 without"
-            )
+        check_fields(self, "post_hidden", 0, 0 if self.kind == "mlp" else 16384)
         if self.kind not in NETWORKS and not is_reference(self.kind):
             raise unknown_name("network", self.kind, NETWORKS)
         for name in (self.observation, self.action, self.kind):
@@ -145,6 +142,12 @@ class PolicySpec:
     def dense(self) -> tuple[int, ...]:
         """Widths of the dense layers."""
         return self.hidden[:-1] if self.kind in ("lstm", "mingru") else self.hidden
+
+    @property
+    def network_text(self) -> str:
+        """What the network is, in a few words, as ``mingru 128-64, then 32``."""
+        then = f", then {self.post_hidden}" if self.post_hidden else ""
+        return f"{short(self.kind)} {'-'.join(map(str, self.hidden))}{then}"
 
     @property
     def state_size(self) -> int:
@@ -199,9 +202,10 @@ def _our_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
         shapes["lstm.weight_hh"] = (4 * size, size)
         shapes["lstm.bias_ih"] = shapes["lstm.bias_hh"] = (4 * size,)
     width = size or width
-    if spec.after:
-        shapes["after.weight"], shapes["after.bias"] = (spec.after, width), (spec.after,)
-        width = spec.after
+    if spec.post_hidden:
+        shapes["post.weight"] = (spec.post_hidden, width)
+        shapes["post.bias"] = (spec.post_hidden,)
+        width = spec.post_hidden
     shapes["policy_head.weight"] = (spec.action_size, width)
     shapes["policy_head.bias"] = (spec.action_size,)
     shapes["value_head.weight"] = (1, width)

@@ -119,7 +119,7 @@ def one() -> RunConfig:
     Everything that links do is in training (the suite ``world``). A minGRU learns as much as an
     LSTM in half the time, and a layer behind it lets what is remembered change the answer to what
     is seen. The spread of RTTs tells jitter from a queue, windows are paced, and a guard bounds
-    them. Half of the agents are alone; the others share with up to fifteen.
+    them. Half of the agents have no other beside them, the others up to fifteen.
     """
     steps = 350_000_000
     return RunConfig(
@@ -139,7 +139,7 @@ def one() -> RunConfig:
             pacing=2.0,
             guard=0.05,
         ),
-        network=NetworkConfig(kind="mingru", hidden=(128, 64), after=64),
+        network=NetworkConfig(kind="mingru", hidden=(128, 64), post_hidden=64),
         held_out=HeldOutConfig(every=800, seconds=16.0, keep="newest"),
         ppo=PPOConfig(
             gamma=0.985,

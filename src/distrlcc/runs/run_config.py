@@ -36,14 +36,19 @@ class NetworkConfig:
     recurrent layer as the last of hidden; or a reference to a `distrlcc.policy.spec.Network`."""
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths."""
-    after: int = 0
+    post_hidden: int = 0
     """Width of a dense layer behind the recurrent one, which lets what is remembered change what is
-    made of what is seen: a minGRU's gates do not; 0: none."""
+    made of what is seen: a minGRU's gates do not; 0: none. A user's network may read it."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the dense layers."""
 
     def __post_init__(self) -> None:
         NETWORKS.pin(self, "kind")
+        if self.post_hidden and self.kind == "mlp":
+            raise ConfigError(
+                f"network.post_hidden is {self.post_hidden}, which stands behind a recurrent "
+                "layer; set it to 0 for an mlp, or take network.kind=mingru"
+            )
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,9 @@ def build_learner(
 
 _MOST_REFUSED = 4
 """Updates in a row whose numbers may be not finite; the last of them ends the run."""
-_SHAPE = "observation observation_size action action_kind action_size kind hidden after activation"
+_SHAPE = (
+    "observation observation_size action action_kind action_size kind hidden post_hidden activation"
+)
 """Parts of a spec that must be the same for weights to fit."""
 
 

@@ -24,7 +24,7 @@ struct policy {
 	__u32 sample, step_us, interval_q16, catch_up, gain_q8, paced, guard_rounds, floor;
 	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
 	__u32 bounded, gates; /* whether the guard bounds windows; an LSTM's cell has 4, a minGRU's 2 */
-	__u32 after; /* width of a dense layer behind the recurrent one */
+	__u32 post_hidden, unused; /* width of a dense layer behind the recurrent one */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
 	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */

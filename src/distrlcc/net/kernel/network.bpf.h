@@ -303,7 +303,7 @@ __noinline int act(struct connection *c, __s64 draw)
 		recurrent(c, number, at, SECOND - at);
 		number++;
 	}
-	if (p->after) {
+	if (p->post_hidden) {
 		layer(c, number, at, SECOND - at);
 		at = SECOND - at;
 		number++;
