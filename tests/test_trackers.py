@@ -28,7 +28,7 @@ def _lines(run: Path) -> list[dict[str, float]]:
 
 class _Seen(Wandb):
     def on_end(self, policy: distrlcc.Policy) -> None:
-        self.summary = dict(self.run.summary)
+        self.summary, self.config = dict(self.run.summary), dict(self.run.config)
         super().on_end(policy)
 
 
@@ -37,6 +37,7 @@ def test_a_run_of_wandb_has_the_metrics_and_the_policy(tmp_path: Path) -> None:
     distrlcc.train("quickstart", out=tmp_path / "run", callbacks=[callbacks], show=False, **SMALL)
     last = _lines(tmp_path / "run")[-1]
     assert callbacks.summary["steps"] == callbacks.summary["_step"] == last["steps"] == 2048
+    assert callbacks.config["env.action"] == "multiplicative"
     assert callbacks.summary["policy_entropy"] == last["policy_entropy"]
     kept = next(tmp_path.glob("wandb/offline-run-*/*.wandb")).read_bytes()
     assert b"policy.safetensors" in kept
@@ -68,16 +69,18 @@ def test_a_run_of_mlflow_has_the_metrics_and_the_policy(tmp_path: Path, store: A
 
 class _Broken(distrlcc.Callbacks):
     def on_update(self, metrics: Any) -> None:
-        raise KeyboardInterrupt
+        raise ArithmeticError
 
 
 def test_a_run_that_is_stopped_is_closed_and_goes_on(tmp_path: Path, store: Any) -> None:
     callbacks, out = MLflow(), tmp_path / "run"
     more = {"out": out, "show": False, **SMALL}
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(ArithmeticError):
         distrlcc.train("quickstart", callbacks=[callbacks, _Broken()], **more)
     run = callbacks.run.info.run_id
     assert store.get_run(run).info.status == "KILLED"
+    assert store.get_run(run).data.params["ppo.rollout_length"] == "64"
+    assert (out / "checkpoints" / "latest.safetensors").exists()
     distrlcc.train(out=out, show=False, resume=True, callbacks=[MLflow(run_id=run)])
     assert store.get_run(run).info.status == "FINISHED"
     assert store.get_metric_history(run, "policy_entropy")[-1].step == 2048

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from distrlcc.config import override
+from distrlcc.config import flat, override, to_toml
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluation.contender import Contender, contender_from_file, contender_named
 from distrlcc.evaluation.runner import evaluate as run_links
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series
-from distrlcc.extras import require
+from distrlcc.extras import naming_extras, require
 from distrlcc.policy.spec import DEFAULT, PolicySpec
 from distrlcc.runs.progress import Progress
 from distrlcc.sim import layout as col
@@ -152,8 +154,13 @@ def _preferences(policy: Policy | None, links: int) -> dict[str, Any]:
 class Callbacks(Protocol):
     """What `train` calls; derive from it and write those that are wanted.
 
+    What one raises ends the training: the run is saved, and `train` raises it.
     The newest weights are scored once more at the end, which `on_score` does not hear of.
     """
+
+    def on_begin(self, config: Mapping[str, Any]) -> None:
+        """Take the run's configuration by key, as ``{"ppo.lr": 0.001, …}``."""
+        return
 
     def on_update(self, metrics: Mapping[str, Any]) -> None:
         """Take an update's metrics, as a line of metrics.jsonl has them; ``steps`` among them."""
@@ -181,6 +188,8 @@ class _Told(Progress):
         console = None if show else Console(quiet=True)
         super().__init__(steps, max_seconds=seconds, console=console)
         self._callbacks = callbacks
+        self.raised: BaseException | None = None
+        """By a callback."""
 
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
         """See `Progress.update`."""
@@ -188,10 +197,16 @@ class _Told(Progress):
         if "seconds" not in metrics:
             return  # in the middle of an update
         scores = {key: value for key, value in metrics.items() if key.startswith("held_out_")}
-        for each in self._callbacks:
-            each.on_update(metrics)
-            if scores:
-                each.on_score(scores)
+        try:
+            for each in self._callbacks:
+                each.on_update(metrics)
+                if scores:
+                    each.on_score(scores)
+        except BaseException as error:
+            if threading.current_thread() is not threading.main_thread():
+                raise
+            self.raised = self.raised or error
+            signal.raise_signal(signal.SIGINT)  # the run is saved
 
 
 def train(
@@ -217,12 +232,13 @@ def train(
         DistrlccError: Something does not fit, or cannot be written.
         KeyboardInterrupt: A signal ended it; it is saved, and ``resume`` goes on.
     """
-    from distrlcc.parallel.start import run_alone  # noqa: PLC0415 - torch is an extra
-    from distrlcc.recipes.registry import recipe as named  # noqa: PLC0415
-    from distrlcc.runs.options import RunOptions  # noqa: PLC0415
-    from distrlcc.runs.run_config import RunConfig  # noqa: PLC0415
-    from distrlcc.runs.run_directory import RunDirectory  # noqa: PLC0415
-    from distrlcc.runs.run_state import env_run  # noqa: PLC0415
+    with naming_extras():
+        from distrlcc.parallel.start import run_alone  # noqa: PLC0415 - torch is an extra
+        from distrlcc.recipes.registry import recipe as named  # noqa: PLC0415
+        from distrlcc.runs.options import RunOptions  # noqa: PLC0415
+        from distrlcc.runs.run_config import RunConfig  # noqa: PLC0415
+        from distrlcc.runs.run_directory import RunDirectory  # noqa: PLC0415
+        from distrlcc.runs.run_state import env_run  # noqa: PLC0415
 
     # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
     place = Path(out)
@@ -232,10 +248,12 @@ def train(
     options = RunOptions(place, resume=resume, tensorboard=False)
     state = env_run(config)
     try:
+        for each in callbacks:
+            each.on_begin(flat(to_toml(config)))
         with _Told(config.total_steps, config.max_seconds, callbacks, show=show) as progress:
             stopped, _ = run_alone(state, options, progress)
         if stopped:
-            raise KeyboardInterrupt
+            raise progress.raised or KeyboardInterrupt
         policy = load_policy(place)
     except BaseException:
         for each in callbacks:
@@ -345,7 +363,8 @@ def report(scores: Scores, folder: str | Path) -> Path:
     Raises:
         OutputError: The folder cannot be written.
     """
-    from distrlcc.evaluation.report import ReportInfo, write_report  # noqa: PLC0415 - an extra
+    with naming_extras():
+        from distrlcc.evaluation.report import ReportInfo, write_report  # noqa: PLC0415 - an extra
     from distrlcc.runs.identity import package_versions  # noqa: PLC0415
 
     info = ReportInfo(

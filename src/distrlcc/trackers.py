@@ -5,8 +5,8 @@ from distrlcc.trackers import Wandb
 
 distrlcc.train("one", out="run", callbacks=[Wandb(project="links")])
 
-The x-axis is environment steps. Each logs every metric of metrics.jsonl that is a finite number,
-and at the end the best policy's file.
+The x-axis is environment steps. Each logs the configuration, every metric of metrics.jsonl that is
+a finite number, and at the end the best policy's file.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class Wandb(Callbacks):
 
         self.run = wandb.init(**settings)
 
+    def on_begin(self, config: Mapping[str, Any]) -> None:
+        """See `Callbacks`."""
+        self.run.config.update(dict(config), allow_val_change=True)
+
     def on_update(self, metrics: Mapping[str, Any]) -> None:
         """See `Callbacks`."""
         self.run.log(_numbers(metrics), step=int(metrics["steps"]), commit=True)
@@ -63,6 +67,12 @@ class MLflow(Callbacks):
 
         self._mlflow, self.run = mlflow, mlflow.start_run(**settings)
 
+    def on_begin(self, config: Mapping[str, Any]) -> None:
+        """See `Callbacks`."""
+        with self._leniently("the configuration"):
+            params = {key: str(value)[:500] for key, value in config.items()}
+            self._mlflow.log_params(params, run_id=self.run.info.run_id)
+
     def on_update(self, metrics: Mapping[str, Any]) -> None:
         """See `Callbacks`."""
         step = int(metrics["steps"])
@@ -85,5 +95,5 @@ class MLflow(Callbacks):
     def _leniently(self, what: str) -> Iterator[None]:
         try:
             yield
-        except self._mlflow.MlflowException as error:
+        except Exception as error:  # of MLflow, its server or its store
             warnings.warn(f"MLflow lacks {what}: {error}", stacklevel=4)

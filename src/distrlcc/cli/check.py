@@ -63,7 +63,7 @@ def run_env(args: Namespace) -> int:
 
 
 def add_plugin(parser: Parser) -> None:
-    parser.add("reference REF", "./file.py:name, module:name or a registered name")
+    parser.add("reference REF", "./file.py:name, module:name, or as a package registers it")
     text = "reward, observation, action, suite, scheme, learner, network, explorer or stopper "
     parser.add("--kind", text + "(default: what it looks like)", default="")
 

@@ -92,6 +92,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
     # What is measured on which links.
+    args.trace = list(dict.fromkeys(args.trace))
     real = args.world == "emulated"
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
@@ -122,7 +123,7 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
     card = score(contenders, progress(benchmarks, lambda benchmark: benchmark.label))
     out = console(args.json)
     out.print(card.table())
-    for verdict in card.verdicts:
+    for verdict in card.verdicts or ["Gates are for policies; none was measured."]:
         print(verdict, file=out.file)
     emit_json(args.json, card.to_json())
     if args.out is not None:
@@ -208,6 +209,7 @@ def _evaluate(
         notes = _notes(contenders, scenarios, args.others) + list(map(kernel_work, controls))
         for line in (*rows, *parallel, *notes):
             print(line, file=table.file)
+        figures["programs"] = {one.name: one.program[0] for one in contenders if one.program[0]}
         late = [run for one in measured for run in one.late]
         figures["late_runs"] = [asdict(run) for run in late]
         notes += map(str, late)
@@ -317,6 +319,7 @@ def _notes(
 
     kernels = any(contender.is_kernel for contender in contenders)
     notes = [kernel_note()] if kernels else []
+    notes += [f"{one.name} is {one.program[0]!r}" for one in contenders if one.program[0]]
     if any(len(scenario.flows) > 1 for scenario in scenarios):
         what = "the kernel's TCP" if others == "kernel" else "our schemes over UDP"
         if kernels and others is None:

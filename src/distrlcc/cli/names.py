@@ -16,7 +16,10 @@ from distrlcc.cli.parser import Parser
 from distrlcc.plugins import Registry
 from distrlcc.recipes.result_row import shipped_rows
 
-KINDS = ("recipes", "suites", "schemes", "observations", "actions", "rewards", "networks")
+KINDS = (
+    *("recipes", "suites", "schemes", "observations", "actions", "rewards", "networks"),
+    *("learners", "explorers", "stoppers"),
+)
 
 
 def add_list(parser: Parser) -> None:
@@ -29,16 +32,19 @@ def run_list(args: Namespace) -> int:
     from distrlcc.env.actions import ACTIONS
     from distrlcc.env.observations import OBSERVATIONS
     from distrlcc.env.rewards import REWARDS
+    from distrlcc.learn.config import LEARNERS
     from distrlcc.policy.spec import NETWORKS
     from distrlcc.recipes.registry import RECIPES
     from distrlcc.sim.suites import SUITES
+    from distrlcc.tune.tune_config import EXPLORERS, STOPPERS
 
     registries: list[Registry[Any]] = [SUITES, SCHEMES, OBSERVATIONS, ACTIONS, REWARDS, NETWORKS]
+    registries += [LEARNERS, EXPLORERS, STOPPERS]
     tables: list[dict[str, Any]] = [dict(RECIPES), *({**r, **r.registered} for r in registries)]
     for kind, things in zip(KINDS, tables, strict=True):
-        if args.kind in (None, kind):
-            things.pop("agent", None)
-            width = max(map(len, things))
+        things.pop("agent", None)
+        if args.kind == kind or (args.kind is None and things):
+            width = max(map(len, things), default=0)
             lines = (f"  {name:<{width}}  {about(name, thing)}" for name, thing in things.items())
             print("\n".join([f"{kind}:", *lines]))
     return 0
