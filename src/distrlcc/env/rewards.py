@@ -164,9 +164,16 @@ def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
 
 
 def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
-    """Ours: utilisation - a * queueing delay in RTTs - b * loss."""
+    """Ours: utilisation - a * queueing delay in RTTs - b * loss.
+
+    Beside a scheme's flow a is 0, in the simulator: who fills the queue decides on it, and an agent
+    that pays for it leaves the link to that flow.
+    """
     wasted, delay, loss = outcome(stats, link)
-    return np.asarray(1.0 - wasted - config.delay_weight * delay - config.loss_weight * loss)
+    price = config.delay_weight * delay
+    if link.schemes is not None:
+        price = np.where(link.schemes > 0, 0.0, price)
+    return np.asarray(1.0 - wasted - price - config.loss_weight * loss)
 
 
 def preferred(
