@@ -29,7 +29,7 @@ class RewardConfig:
     name: str = "distrlcc"
     """One of `REWARDS`, or a reference to a `Reward`."""
     delay_weight: float = 0.5
-    """Price of a queueing delay of one round trip."""
+    """Price of a queueing delay of one round trip, where no scheme's flow runs beside."""
     loss_weight: float = 10.0
     """Price of losing every packet."""
     delay_weights: tuple[float, ...] = ()
