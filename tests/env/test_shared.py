@@ -8,14 +8,7 @@ import pytest
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import (
-    FREE_WINDOW,
-    NEAR_WINDOW,
-    RewardConfig,
-    distrlcc,
-    with_fairness,
-    with_window,
-)
+from distrlcc.env.rewards import FREE_WINDOW, NEAR_WINDOW, RewardConfig, with_fairness, with_window
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
@@ -144,24 +137,20 @@ def test_packets_in_flight_that_are_not_their_part_of_the_bdp_are_paid_for() -> 
 
 
 @pytest.mark.parametrize(("agents", "most"), [(1, 1), (2, 2), (1, 4)])
-def test_windows_and_queues_cost_nothing_while_a_scheme_runs_beside(agents: int, most: int) -> None:
+def test_windows_cost_nothing_while_a_scheme_runs_beside(agents: int, most: int) -> None:
     flows = (*(Flow(cwnd=60.0),) * agents, Flow("cubic", start_s=0.5, stop_s=1.0))
     scenario = Scenario("beside", LINK, flows, duration_s=2.0)
     batch = _batch(scenario, agents=most)
-    running, free, dear = [], [], []
+    running, free = [], []
     for _ in range(150):
         batch.step(np.full(most, ACTION))
         view: Any = batch.view()
         running.append((int(view.flows[0]), int(view.schemes[0])))
         zero = np.zeros(most)
         paid = with_window(zero, batch.newest, view, RewardConfig(window_weight=0.5))
-        queues = [distrlcc(batch.newest, view, RewardConfig(delay_weight=w)) for w in (0.0, 9.0)]
-        dear.append(bool((queues[1] < queues[0]).any()))
         free.append(bool((paid[:agents] == 0).all()))
     assert running == [(agents, 0)] * 50 + [(agents + 1, 1)] * 50 + [(agents, 0)] * 50
     assert free == [False] * 50 + [True] * 50 + [False] * 50
-    assert dear[10:50] + dear[100:] == [True] * 90
-    assert not any(dear[50:100])
 
 
 def test_a_rollout_has_episodes_that_begin_at_joins_and_are_cut_at_leaves() -> None:

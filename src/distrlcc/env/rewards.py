@@ -29,7 +29,7 @@ class RewardConfig:
     name: str = "distrlcc"
     """One of `REWARDS`, or a reference to a `Reward`."""
     delay_weight: float = 0.5
-    """Price of a queueing delay of one round trip, where no scheme's flow runs beside."""
+    """Price of a queueing delay of one round trip."""
     loss_weight: float = 10.0
     """Price of losing every packet."""
     delay_weights: tuple[float, ...] = ()
@@ -164,16 +164,9 @@ def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
 
 
 def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
-    """Ours: utilisation - a * queueing delay in RTTs - b * loss.
-
-    Beside a scheme's flow a is 0, in the simulator: who fills the queue decides on it, and an agent
-    that pays for it leaves the link to that flow.
-    """
+    """Ours: utilisation - a * queueing delay in RTTs - b * loss."""
     wasted, delay, loss = outcome(stats, link)
-    price = config.delay_weight * delay
-    if link.schemes is not None:
-        price = np.where(link.schemes > 0, 0.0, price)
-    return np.asarray(1.0 - wasted - price - config.loss_weight * loss)
+    return np.asarray(1.0 - wasted - config.delay_weight * delay - config.loss_weight * loss)
 
 
 def preferred(
