@@ -250,10 +250,11 @@ def train(
     try:
         for each in callbacks:
             each.on_begin(flat(to_toml(config)))
-        with _Told(config.total_steps, config.max_seconds, callbacks, show=show) as progress:
-            stopped, _ = run_alone(state, options, progress)
+        told = _Told(config.total_steps, config.max_seconds, callbacks, show=show)
+        with told:
+            stopped, _ = run_alone(state, options, told)
         if stopped:
-            raise progress.raised or KeyboardInterrupt
+            raise told.raised or KeyboardInterrupt
         policy = load_policy(place)
     except BaseException:
         for each in callbacks:

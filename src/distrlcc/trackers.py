@@ -34,7 +34,7 @@ class Wandb(Callbacks):
         require("wandb")
         import wandb  # noqa: PLC0415 - of an extra
 
-        self.run = wandb.init(**settings)
+        self.run: Any = wandb.init(**settings)
 
     def on_begin(self, config: Mapping[str, Any]) -> None:
         """See `Callbacks`."""

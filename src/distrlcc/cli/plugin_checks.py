@@ -53,14 +53,14 @@ def kind_of(reference: str) -> str:
     """
     registries: list[Registry[Any]] = [REWARDS, OBSERVATIONS, ACTIONS, SUITES, SCHEMES, NETWORKS]
     registries += [LEARNERS, EXPLORERS, STOPPERS]
-    names = {(name, r.kind) for r in registries for name in r.registered if name not in r}
-    kinds = sorted(kind for name, kind in names if name == reference)
+    theirs = {(name, r.kind) for r in registries for name in r.registered if name not in r}
+    kinds = sorted(kind for name, kind in theirs if name == reference)
     if len(kinds) > 1:
         raise ConfigError(f"{reference} is registered as {' and '.join(kinds)}: say --kind")
     if kinds:
         return kinds[0]
-    if names and not is_reference(reference):
-        raise unknown_name("plug-in", reference, [name for name, _ in names])
+    if theirs and not is_reference(reference):
+        raise unknown_name("plug-in", reference, [name for name, _ in theirs])
     found, _ = load("plugin", reference)
     marks = {"learner": "update load_weights", "observation": "observe size"}
     marks |= {"action": "apply encode", "network": "module step"}

@@ -215,7 +215,7 @@ def _peers(
         if not (one.learned or one.name in _KNOWING)
     }
     gates = [_gate(benchmark, key) for key in benchmark.metrics]
-    wanted = RIVALS if any(gate.ahead for gate in gates) else ()
+    wanted: tuple[str, ...] = RIVALS if any(gate.ahead for gate in gates) else ()
     wanted = wanted or ("cubic",) * any(math.isfinite(gate.times) for gate in gates)
     missing = [name for name in wanted if name not in peers]
     return peers | {name: benchmark.scores(Contender(name)) for name in missing}
