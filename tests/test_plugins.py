@@ -254,20 +254,20 @@ def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
         "cubic = their_package:near\n"
         "[distrlcc.rewards]\ntwice = their_package:double\nboth = their_package:double\n"
     )
-    for words, says in (
-        ("list rewards", "of an installed package: their_package:double"),
-        ("train quickstart --print-config --set env.reward.name=twice", "their_package:double@"),
-        ("evaluate --against theirs --links 1 --seeds 1", "their_package:near"),
-        ("check plugin theirs", "scheme theirs: ok"),
-        ("check plugin their", "unknown plug-in 'their': did you mean theirs"),
-        ("check plugin cubic", "unknown plug-in 'cubic'"),
-        ("check plugin both", "both is registered as reward and scheme: say --kind"),
-    ):
-        code = f"from distrlcc.cli.main import main; raise SystemExit(main({words.split()}))"
-        command = [sys.executable, "-c", code]
-        path = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
-        assert says in done.stdout + done.stderr
+    expected = {
+        "list rewards": "of an installed package: their_package:double",
+        "train quickstart --print-config --set env.reward.name=twice": "their_package:double@",
+        "evaluate --against theirs --links 1 --seeds 1": "their_package:near",
+        "check plugin theirs": "scheme theirs: ok",
+        "check plugin their": "unknown plug-in 'their': did you mean theirs",
+        "check plugin cubic": "unknown plug-in 'cubic'",
+        "check plugin both": "both is registered as reward and scheme: say --kind",
+    }
+    calls = "".join(f"print({words!r}, main({words.split()}))\n" for words in expected)
+    command = [sys.executable, "-c", f"from distrlcc.cli.main import main\n{calls}"]
+    path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+    assert not [words for words, says in expected.items() if says not in done.stdout + done.stderr]
 
 
 def test_a_configuration_holds_the_hash_and_members_compare_it(file: Path) -> None:
