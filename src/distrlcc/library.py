@@ -194,8 +194,8 @@ class _Told(Progress):
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
         """See `Progress.update`."""
         super().update(metrics, alarm)
-        if "seconds" not in metrics:
-            return  # in the middle of an update
+        if "seconds" not in metrics or self.raised:
+            return  # in the middle of an update, or on the way to the end
         scores = {key: value for key, value in metrics.items() if key.startswith("held_out_")}
         try:
             for each in self._callbacks:

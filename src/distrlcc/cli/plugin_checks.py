@@ -51,6 +51,7 @@ def kind_of(reference: str) -> str:
     Raises:
         ConfigError: It looks like none, or like two.
     """
+    # What installed packages register; a name of ours stays ours.
     registries: list[Registry[Any]] = [REWARDS, OBSERVATIONS, ACTIONS, SUITES, SCHEMES, NETWORKS]
     registries += [LEARNERS, EXPLORERS, STOPPERS]
     theirs = {(name, r.kind) for r in registries for name in r.registered if name not in r}
@@ -61,6 +62,7 @@ def kind_of(reference: str) -> str:
         return kinds[0]
     if theirs and not is_reference(reference):
         raise unknown_name("plug-in", reference, [name for name, _ in theirs])
+    # What it looks like.
     found, _ = load("plugin", reference)
     marks = {"learner": "update load_weights", "observation": "observe size"}
     marks |= {"action": "apply encode", "network": "module step"}
