@@ -164,8 +164,8 @@ def test_packets_of_a_sender_that_takes_marks_are_marked(emulator: Any) -> None:
         flood = FLOOD.replace("to =", set_tos)
         _run(emulator, flags, flood, count=60, port=here.getsockname()[1], interval=0)
         fields = [here.recvmsg(2000, 64)[1][0][2][0] for _ in range(60)]
-    # The kernel would have dropped one whose checksum is wrong. Those in transit do not count, which
-    # the first may not be yet when the fifth comes.
+    # The kernel would have dropped one whose checksum is wrong. Those in transit do not count: the
+    # first may not be there yet when the fifth comes.
     assert fields[:4] == [2] * 4
     assert fields.count(3) > 30
 
