@@ -64,8 +64,12 @@ class HeldOutConfig:
     keep: Literal["best", "newest"] = "best"
     """Whose weights become the run's policy: those with the greatest reward there, or the newest,
     which act by sampling as in training; then the reward decides nothing."""
+    average_steps: int = 0
+    """Steps over which weights are averaged, exponentially, before they are scored and kept (Polyak
+    averaging); 0: the weights as they are."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "average_steps", 0)
         if self.every < 1 or self.links < 1 or self.seconds <= 0:
             raise ConfigError("held_out: every, links and seconds must be above 0")
 

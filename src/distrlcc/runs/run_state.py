@@ -136,6 +136,7 @@ class RunState:
         """What was done about it."""
         self.counters = Counters()
         self.best: Weights | None = None
+        self._average: Weights | None = None
         self.scored_update = -1
         """The newest update that this process has scored."""
         self._clock = time.perf_counter()
@@ -172,9 +173,9 @@ class RunState:
         self.counters.update += 1
         self.counters.steps += int(stats.steps)
         self.counters.episodes += int(stats.episodes)
-        arrays = self.learner.weights().arrays.values()
+        weights = self.learner.weights()
         finite = self.counters.not_finite < _MOST_REFUSED
-        finite = finite and all(np.isfinite(array).all() for array in arrays)
+        finite = finite and all(np.isfinite(array).all() for array in weights.arrays.values())
         self.rang = self.restored = None
         if self.alarm is not None:
             self.rang = self.alarm.check(stats, finite=finite)
@@ -183,17 +184,33 @@ class RunState:
             if self.restored:
                 self.alarm.reset()
         if self.restored:
-            self.counters.not_finite = 0
-        elif not finite:
+            self.counters.not_finite, self._average = 0, None
+        elif finite:
+            self._take_into_average(weights, stats.steps)
+        else:
             raise ConfigError(
                 "the weights or their gradients are not numbers any more: training diverged, and "
                 "nothing of it was saved; lower lr and begin again, or go on from the last "
                 "checkpoint with --resume"
             )
 
+    def _take_into_average(self, newest: Weights, steps: float) -> None:
+        """Move the average towards the newest weights, by these steps' part of its length."""
+        length = min(self.config.held_out.average_steps, self.counters.steps)
+        if length == 0:
+            return
+        part = np.float32(min(steps / length, 1.0))
+        before = newest.arrays if self._average is None else self._average.arrays
+        arrays = {n: before[n] + part * (array - before[n]) for n, array in newest.arrays.items()}
+        self._average = Weights(newest.version, arrays)
+
+    def weights_to_keep(self) -> Weights:
+        """Return the newest weights, or where so configured their average."""
+        return self._average or self.learner.weights()
+
     def score(self) -> dict[str, float]:
         """Score the present weights on held-out links, and keep them if they are the best."""
-        weights, counters = self.learner.weights(), self.counters
+        weights, counters = self.weights_to_keep(), self.counters
         scores = self.held_out.score(weights)
         self.scored_update = counters.update
         newest = self.config.held_out.keep == "newest"
@@ -216,7 +233,7 @@ class RunState:
 
     def policy(self) -> PolicyFile:
         """Return the best policy so far, acting in the better way."""
-        counters, weights = self.counters, self.best or self.learner.weights()
+        counters, weights = self.counters, self.best or self.weights_to_keep()
         notes = {
             "recipe": self.config.recipe,
             **self._notes,
@@ -240,15 +257,13 @@ class RunState:
 
     def shared_state(self) -> dict[str, Any]:
         """Return what is the same on all ranks: all but the source and DAgger's data."""
-        best = None
-        if self.best is not None:
-            best = {"version": self.best.version, "arrays": dict(self.best.arrays)}
         return {
             "learner": self.learner.shared_state(),
             "alarm": None if self.alarm is None else self.alarm.state_dict(),
             "recovery": None if self.restorer is None else self.restorer.state_dict(),
             "counters": asdict(self.counters),
-            "best": best,
+            "best": _plain(self.best),
+            "average": _plain(self._average),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -280,9 +295,7 @@ class RunState:
             if self.restorer is not None:
                 self.restorer.load_state_dict(state["recovery"])
             self.counters = msgspec.convert(state["counters"], Counters)
-            self.best = None
-            if state["best"] is not None:
-                self.best = Weights(int(state["best"]["version"]), dict(state["best"]["arrays"]))
+            self.best, self._average = _weights(state["best"]), _weights(state.get("average"))
 
     def load(self, run: RunDirectory, note: Callable[[str], None] = say) -> None:
         """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
@@ -298,6 +311,16 @@ class RunState:
             self.load_state_dict(loaded)
         if self.over:
             raise ConfigError(f"{run.path} has done {self.over}")
+
+
+def _plain(weights: Weights | None) -> dict[str, Any] | None:
+    if weights is None:
+        return None
+    return {"version": weights.version, "arrays": dict(weights.arrays)}
+
+
+def _weights(plain: dict[str, Any] | None) -> Weights | None:
+    return None if plain is None else Weights(int(plain["version"]), dict(plain["arrays"]))
 
 
 _MISFIT = "the checkpoint does not fit this learner"

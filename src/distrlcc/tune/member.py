@@ -91,6 +91,6 @@ class Member:
             "steps": report.steps,
             "held_out_reward": report.reward,
         }
-        weights = self.trainer.learner.weights().arrays
+        weights = self.trainer.weights_to_keep().arrays
         save_policy(folder / POLICY, PolicyFile(self.trainer.spec, weights, report.acting, notes))
         write_atomically(folder / REPORT, msgspec.json.encode(report))
