@@ -84,6 +84,10 @@ class GroupError(DistrlccError):
         self.exit_code = exit_code
 
 
+LEFT_OUT = 4
+"""Exit code of a `GroupError` in a process that the others do without from now on."""
+
+
 class WireError(DistrlccError):
     """A datagram that is malformed, cut short, forged or not ours."""
 

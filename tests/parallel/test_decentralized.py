@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.verdict import row_faults
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
@@ -47,6 +48,7 @@ def _run(
     update: int = 0,
     ended: Sequence[int] = (),
     elastic: bool = True,
+    restarts: int = 0,
 ) -> None:
     """Train while something happens; all ranks end well, or those in `ended`."""
     config = override(recipe("quickstart"), [*PPO, *settings])
@@ -61,7 +63,7 @@ def _run(
         for slot in range(size)
     ]
     job = Disturbed(TrainJob(config, out, tensorboard=False), what, update)
-    outcome = Launcher(disturbed, job, specs).run()
+    outcome = Launcher(disturbed, job, specs, restarts=restarts).run()
     assert (outcome.code, outcome.results) == (0, dict.fromkeys(ended or range(size), 0))
 
 
@@ -195,7 +197,9 @@ def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_left_out(
     settings = ("num_envs=6", "distributed.sync_check_every=1", f"total_steps={count * 96}")
     ends = nullcontext() if elastic else pytest.raises(GroupError, match=r"rank 1 .* is left out: ")
     with ends:
-        _run(out, "send_nan", *settings, size=3, update=2, ended=(0, 2), elastic=elastic)
+        # That it may be started again changes nothing.
+        more: Any = {"elastic": elastic, "restarts": 2}
+        _run(out, "send_nan", *settings, size=3, update=2, ended=(0, 2), **more)
     metrics = rows(out)
     refused = {
         row["update"]: event
@@ -290,9 +294,8 @@ def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
     # Rank 0's warnings bear no name, rank 1's do.
     warned = [line for line in said if "odd on" in line]
     assert sorted(line.startswith("distrlcc: rank 1: ") for line in warned) == [False, True]
-    written = updates(out)
-    assert written == list(range(1, len(written) + 1))
-    assert saved(out)["counters"]["update"] == len(written) >= count
+    assert row_faults(out / "metrics.jsonl") == []
+    assert saved(out)["counters"]["update"] == len(updates(out)) >= count
     assert NumpyPolicy.load(out / "policy.safetensors").notes["update"] > 0
 
 

@@ -1,7 +1,8 @@
 """``distrlcc``: finds the command, runs it, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 1 a check found a difference, or one of several runs failed; 2 bad input; 3
-other processes are gone or out of reach; 130 Ctrl-C; `emulate` has those of what it runs.
+other processes are gone or out of reach; 4 they go on without this one; 130 Ctrl-C; `emulate` has
+those of what it runs.
 Only the command that is called is imported, so that ``distrlcc --help`` is quick.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from distrlcc.cluster.placement import Reservation, reserve
 from distrlcc.cluster.session import dead_part, death, last_line, ray_session, require_ray
-from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.start import open_directory
 from distrlcc.runs.options import RunOptions
@@ -231,7 +231,8 @@ class Driver:
             if equal and self._ending_since:
                 return True
             # Equals go on without a lost one and, once they have begun, without one that is unfit.
-            unfit, lost = error.exit_code == 2, error.exit_code == GroupError.exit_code
+            unfit = error.exit_code in (2, LEFT_OUT)
+            lost = error.exit_code == GroupError.exit_code
             final = not equal or isinstance(error, MemberGoneError)
             if final or not (lost or (unfit and begun)):
                 raise

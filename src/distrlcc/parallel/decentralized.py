@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from distrlcc.errors import GroupError
+from distrlcc.errors import LEFT_OUT, GroupError
 from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.learn.rollout import Rollout
@@ -112,7 +112,8 @@ class ElasticGroup:
         if self._offences[own.name] >= _OFFENCES:
             raise GroupError(
                 f"{own} is left out: {_OFFENCES} times it sent numbers that are not finite; look "
-                "for bad memory or changed code, then start it again"
+                "for bad memory or changed code, then start it again",
+                exit_code=LEFT_OUT,
             )
         return self._ended or self._leaves
 

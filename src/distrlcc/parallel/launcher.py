@@ -22,7 +22,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import own_token
 from distrlcc.parallel.gate import Tunnel
@@ -259,7 +259,8 @@ class Launcher:
                 failure = GroupError(told)
                 if spec.elastic and not stopper.signal:
                     return None if self._children else failure
-        own_fault = failure.exit_code != GroupError.exit_code
+        left_out = failure.exit_code == LEFT_OUT
+        own_fault = not left_out and failure.exit_code != GroupError.exit_code
         # At the end of a run only an error of its own counts.
         if stopper.signal or (self._ended and not own_fault):
             return None
@@ -269,7 +270,7 @@ class Launcher:
             return failure
         # Else the others go on, with it again or without; where the master is gone it cannot join.
         silent = 0.0 if self._hosts else time.monotonic() - run.answered
-        if self._restarts > 0 and silent < limits().absence / 2:
+        if self._restarts > 0 and not left_out and silent < limits().absence / 2:
             self._restarts -= 1
             self._say(f"{failure}; starting it again")
             # Should it find itself alone, it goes on from the last checkpoint.
