@@ -29,7 +29,7 @@ from benchmarks.verdict import (
 
 _START, _BACK, _GONE, _AIM = 120.0, 90.0, 20.0, 8.0
 """Within what a run begins, all of its ranks are back, all processes are gone, an aim is met, s."""
-_GROWN, _CALM, _MAY_END = 3, 3.0, 10.0
+_GROWN, _CALM, _MAY_END, _LAST = 3, 3.0, 10.0, 5.0
 """Updates after which a run goes on, and s for which it is watched then, or where it may end: Ray's
 ranks go on without its server while the launcher takes it down."""
 _NEW = 30.0
@@ -231,7 +231,7 @@ class Session:
         """Judge nodes that left, and start those again that can join; say whether node 0 ended."""
         codes = self.run.codes()
         for host in set(codes) - {0}:
-            if 0 in codes or wait_until(lambda: 0 in self.run.codes(), 2.0):
+            if 0 in codes or wait_until(lambda: 0 in self.run.codes(), _LAST):
                 return True
             if codes[host] not in self._may_leave.get(host, ()):
                 outcome.failures.append(

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import tomllib
+import warnings
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,15 @@ import pytest
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
+from distrlcc.actors.admission import Claim
 from distrlcc.cli.run_arguments import read_nodes, run_config
 from distrlcc.config import override, to_toml
 from distrlcc.data.manifest import Spaces
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import DistrlccError
 from distrlcc.net.link_log import ports
+from distrlcc.parallel.admission import Identity, decode
+from distrlcc.parallel.membership import Membership
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
@@ -332,6 +337,24 @@ def master(folder: Path) -> tuple[Document, Parse]:
             check_identity(json.loads(data) if isinstance(data, bytes) else data, own)
 
     return st.one_of(texts(own), toml), read
+
+
+@parser
+def members(folder: Path) -> tuple[Document, Parse]:
+    claim = {"host": "10.0.0.1", "process": 7, "name": "a"}
+    member = {"slot": 1, "pid": 7, "ready": True, "builds": 2, "group": "g"}
+
+    def read(data: bytes) -> None:
+        for kind in (Claim, Identity):
+            with suppress(DistrlccError):
+                decode(data, kind, "a member")
+        with suppress(ValueError, RecursionError, TypeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            said = dict(json.loads(data))  # as torchft hands it over
+            one = SimpleNamespace(data=said, replica_id="1-a", address="10.0.0.1", step=3)
+            Membership._read(SimpleNamespace(_odd=set()), one)  # type: ignore[arg-type]
+
+    return texts(claim) | texts(member), read
 
 
 @parser

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.verdict import row_faults
 from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
@@ -60,6 +61,7 @@ def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
     _train(cut, "--resume")
     same(saved(whole), saved(cut), CLOCK)
     assert updates(cut) == list(range(1, count + 1))
+    assert row_faults(cut / "metrics.jsonl") == []
     a, b = (NumpyPolicy.load(out / "policy.safetensors") for out in (whole, cut))
     assert a.notes == b.notes
 

@@ -31,7 +31,7 @@ _SAY_SECONDS = 5.0
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-_Name = Annotated[str, msgspec.Meta(max_length=64)]
+_Name = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[\w.:%-]*$")]
 
 
 class Claim(msgspec.Struct, forbid_unknown_fields=True):

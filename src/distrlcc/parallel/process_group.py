@@ -43,6 +43,7 @@ from distrlcc.parallel.store import (
     master_needed,
     newest_attempt,
     note_end,
+    number_in,
     raise_to,
     way_to,
 )
@@ -255,11 +256,18 @@ class ProcessGroup:
 
     def note_record(self, update: int) -> None:
         """Note that an update's row of metrics is written; for rank 0."""
-        self._write("recorded", str(update))
+        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
+            self._store.set(self._recorded, str(update))
 
     def newest_record(self) -> int:
         """Return the newest update whose row a rank 0 has written; 0 if none is known."""
-        return int(self._read("recorded") or 0)
+        with suppress(RuntimeError):
+            return max(number_in(self._store, self._recorded), 0)
+        return 0
+
+    @property
+    def _recorded(self) -> str:
+        return f"{self.spec.attempt}/recorded"
 
     def note_end(self) -> None:
         """Note that the run has ended and is saved; for rank 0."""
@@ -283,18 +291,6 @@ class ProcessGroup:
         with suppress(RuntimeError):
             return newest_attempt(self._store)
         return self.spec.attempt
-
-    def _write(self, key: str, value: str) -> None:
-        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
-            self._store.set(f"{self.spec.attempt}/{key}", value)
-
-    def _read(self, key: str) -> str | None:
-        """Return what the store has of this attempt; None if nothing, or if the master is gone."""
-        key = f"{self.spec.attempt}/{key}"
-        try:
-            return bytes(self._store.get(key)).decode() if self._store.check([key]) else None
-        except RuntimeError:
-            return None
 
     def _tear_down(self) -> None:
         if dist.is_initialized():

@@ -25,6 +25,7 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.tunnel import LOOPBACK
 
 _EPOCH = "epoch"
+_MOST_DIGITS = 18
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
 
 
@@ -76,7 +77,7 @@ class Master:
 
     def update(self, attempt: int) -> int:
         """Return the last update that rank 0 has recorded; -1 if none."""
-        return _number(self._store, f"{attempt}/recorded")
+        return number_in(self._store, f"{attempt}/recorded")
 
     def close(self) -> None:
         """Stop listening."""
@@ -238,7 +239,9 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
 
 def raise_to(store: Any, epoch: int) -> int:
     """Raise the number of who leads to an epoch if that is greater; return what it is then."""
-    while (found := max(_number(store, _EPOCH), 0)) < epoch:
+    while (found := max(number_in(store, _EPOCH), 0)) < epoch:
+        if found == 0 and store.check([_EPOCH]):  # no leader wrote that
+            store.delete_key(_EPOCH)
         store.compare_set(_EPOCH, str(found) if found else "", str(epoch))
     return found
 
@@ -250,16 +253,18 @@ def note_end(store: Any, attempt: int, epoch: int) -> None:
 
 def has_ended(store: Any, attempt: int) -> bool:
     """Say whether the one that leads has noted an attempt's end; of others it is not believed."""
-    return _number(store, f"{attempt}/finished") == max(_number(store, _EPOCH), 0)
+    return number_in(store, f"{attempt}/finished") == max(number_in(store, _EPOCH), 0)
 
 
 def newest_attempt(store: Any) -> int:
     """Return the number of the attempt that a run is at; -1 if none has begun."""
-    return _number(store, "attempt")
+    return number_in(store, "attempt")
 
 
-def _number(store: Any, key: str) -> int:
-    return int(store.get(key)) if store.check([key]) else -1
+def number_in(store: Any, key: str) -> int:
+    """Return the whole number at a key; -1 if nothing is there, or something else."""
+    text = store.get(key) if store.check([key]) else b""
+    return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else -1
 
 
 class RunWatch:
