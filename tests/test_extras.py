@@ -21,7 +21,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 HEAVY = (
     *("torch", "torchft", "gymnasium", "pyarrow", "tensorboard", "cryptography", "matplotlib"),
     *("jinja2", "ray", "optuna", "pettingzoo", "scipy", "pandas", "pylibbpf", "aioquic"),
-    *("wandb", "mlflow", "sqlalchemy"),
+    *("wandb", "mlflow", "sqlalchemy", "stable_baselines3"),
 )
 RUN = "import sys; from distrlcc.cli.main import main; sys.exit(main())"
 SENDERS = """
@@ -119,6 +119,20 @@ def test_whatever_needs_an_extra_says_so_in_one_line() -> None:
         assert line.startswith("distrlcc: error: "), (words, line)
         assert says in line, words
         assert status == "2", words
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(
+    ("code", "needs"),
+    [
+        ("import distrlcc.sb3", "stable_baselines3"),
+        ("import distrlcc.quic", "aioquic"),
+        ("import distrlcc; distrlcc.make_vec()", "gymnasium"),
+    ],
+)
+def test_the_library_names_the_extra_that_it_lacks(code: str, needs: str) -> None:
+    last = _run(code).stderr.splitlines()[-1]
+    assert last.startswith(f"distrlcc.errors.ConfigError: {needs} is not installed (extra '")
 
 
 def test_the_command_installs_all_that_the_extra_has() -> None:

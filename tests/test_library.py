@@ -62,8 +62,13 @@ def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
     assert set(found["sender"]) == {"run", "cubic"}
     page = report(found, tmp_path / "report")
     assert "cubic" in page.read_text()
+    other = tmp_path / "other"
     with pytest.raises(ConfigError, match="unknown key"):
-        train_recipe("quickstart", out=tmp_path / "other", **{"ppo.none": 1})
+        train_recipe("quickstart", out=other, **{"ppo.none": 1})
+    for wrong, why in ((again, "not iterable"), ([print], "has no on_begin, on_update")):
+        with pytest.raises(ConfigError, match=f"callbacks: expected a list of .* {why}"):
+            train_recipe("quickstart", out=other, callbacks=wrong)
+    assert not other.exists()
 
 
 def test_a_policy_acts_on_the_links_that_it_was_made_for() -> None:

@@ -23,11 +23,12 @@ from rich.console import Console
 
 from distrlcc.config import flat, override, to_toml
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError, reading, unknown_name
 from distrlcc.evaluation.contender import Contender, contender_from_file, contender_named
 from distrlcc.evaluation.runner import evaluate as run_links
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series
 from distrlcc.extras import naming_extras, require
+from distrlcc.plugins import having
 from distrlcc.policy.spec import DEFAULT, PolicySpec
 from distrlcc.runs.progress import Progress
 from distrlcc.sim import layout as col
@@ -123,7 +124,8 @@ def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
         policy: Whose observations and actions it has; None: those of `EnvConfig`.
         changes: Fields of `distrlcc.env.config.EnvConfig`, such as ``suites=("dynamic",)``.
     """
-    from distrlcc.env.vector import LinkEnv  # noqa: PLC0415 - Gymnasium is an extra
+    with naming_extras():
+        from distrlcc.env.vector import LinkEnv  # noqa: PLC0415 - Gymnasium is an extra
 
     return LinkEnv(_spaces(policy), **(_preferences(policy, 1) | changes))
 
@@ -137,7 +139,8 @@ def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) 
         changes: Fields of `distrlcc.env.config.EnvConfig`, or of `LinkVectorEnv`, such as
             ``split="test"``.
     """
-    from distrlcc.env.vector import make_vector_env  # noqa: PLC0415 - Gymnasium is an extra
+    with naming_extras():
+        from distrlcc.env.vector import make_vector_env  # noqa: PLC0415 - Gymnasium is an extra
 
     return make_vector_env(num_envs, _spaces(policy), **(_preferences(policy, num_envs) | changes))
 
@@ -177,6 +180,9 @@ class Callbacks(Protocol):
     def on_stop(self) -> None:
         """Hear that a signal or an error ended the training; `on_end` is not called then."""
         return
+
+
+_HEARS = "on_begin on_update on_score on_end on_stop"
 
 
 class _Told(Progress):
@@ -246,6 +252,8 @@ def train(
     texts = {k: "none" if v is None else json.dumps(v, default=str) for k, v in overrides.items()}
     config = override(began, [f"{key}={text}" for key, text in texts.items()])
     options = RunOptions(place, resume=resume, tensorboard=False)
+    with reading(ConfigError, "callbacks: expected a list of distrlcc.Callbacks"):
+        callbacks = [having(_HEARS)(each) for each in callbacks]
     state = env_run(config)
     try:
         for each in callbacks:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from aioquic.quic.congestion.base import QuicCongestionControl, register_congestion_control
-from aioquic.quic.packet_builder import QuicSentPacket
-
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
 from distrlcc.evaluation.contender import PolicyController, contender_named
+from distrlcc.extras import naming_extras
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.transport.recovery import DeliveryRate, Interval, RttEstimator, Stamp
 from distrlcc.types import Ack
+
+with naming_extras():
+    from aioquic.quic.congestion.base import QuicCongestionControl, register_congestion_control
+    from aioquic.quic.packet_builder import QuicSentPacket
 
 STEP_NS = 10_000_000
 """A scheme's step, which only counts."""

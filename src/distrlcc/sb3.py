@@ -23,14 +23,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
 
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.vector import make_vector_env
 from distrlcc.errors import PolicyFileError, reading
+from distrlcc.extras import naming_extras
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
+
+with naming_extras():
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from distrlcc.env.vector import make_vector_env
 
 _MOST_BYTES = 1 << 28
 

@@ -7,6 +7,8 @@ import hashlib
 import importlib.util
 import random
 import runpy
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -78,6 +80,14 @@ def test_bytes_arrive_whole_under_our_controller(name: str) -> None:
     assert witness.steps
     acked = sum(float(stats.acked[0]) for stats in witness.steps)
     assert 0.0 < acked <= len(witness.acks)
+
+
+@pytest.mark.parametrize("words", [(), ("cubic", "--megabytes", "0.5")])
+def test_the_example_says_how_fast_bytes_arrived(words: tuple[str, ...]) -> None:
+    command = [sys.executable, str(QUIC), *(words or ("--megabytes", "0.2"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert " MB, intact, " in done.stdout
 
 
 class Relay(asyncio.DatagramProtocol):
