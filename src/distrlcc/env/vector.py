@@ -6,8 +6,8 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
 - ``active`` ``[N]``, where links have several agents: whose next action counts; the others' rows
   are zeros, are paid nothing and learn nothing;
-- ``expert_action`` ``[N]``: the expert's label for the observation returned, the oracle's unless
-  another is named;
+- ``expert_action`` ``[N]``, where asked for: the expert's label for the observation returned, the
+  oracle's unless another is named;
 - ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
   `distrlcc.env.rewards.outcome` has it;
 - `distrlcc.env.rewards.PARTS`, ``[N]`` each, where asked for: what rewards are made of;
@@ -109,7 +109,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             seed: Chooses the scenarios, by environment and episode; None draws one.
             first_index: Global index of the first environment, a multiple of K: the same
                 environments in one process or in many draw the same scenarios.
-            with_labels: Put the expert's labels in ``info["expert_action"]``, not zeros.
+            with_labels: Put the expert's labels in ``info["expert_action"]``.
             with_outcomes: Put each step's outcome in ``info["outcome"]``.
             with_parts: Put what rewards are made of into ``info``.
             autoreset: Whether an episode's end starts the next one; else call `reset`.
@@ -142,7 +142,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_agents(suite.scenario(split, index), self.agents)
         # The links' batch, and the spaces it makes.
-        self._with_labels, self._no_labels = with_labels, np.zeros(num_envs, np.int64)
+        self._with_labels = with_labels
         self._with_outcomes, self._with_parts = with_outcomes, with_parts
         self.batch = self._build_batch(expert)
         size = self.batch.observation_size
@@ -311,7 +311,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         info: dict[str, Any] = {"cwnd": self.batch.chosen_windows()}
         if self.config.guard:
             info["guarded"] = self.batch.windows.on > 0
-        info["expert_action"] = self.batch.labels() if self._with_labels else self._no_labels
+        if self._with_labels:
+            info["expert_action"] = self.batch.labels()
         if self.agents > 1:
             info["active"] = self.batch.active.copy()
         return info

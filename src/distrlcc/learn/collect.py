@@ -321,7 +321,8 @@ class Collector:
 
     def _labels_of(self, info: dict[str, Any]) -> NDArray[Any]:
         labels = self._no_actions()
-        labels[:] = np.asarray(info["expert_action"]).reshape(labels.shape)
+        if "expert_action" in info:
+            labels[:] = np.asarray(info["expert_action"]).reshape(labels.shape)
         return labels
 
     def state_dict(self) -> dict[str, Any]:
