@@ -60,7 +60,7 @@ contracts:
 
 # A page that links nowhere fails.
 docs: venv
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir $(VENV)/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(VENV)/site
 
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
