@@ -330,7 +330,7 @@ def test_a_cut_machine_is_given_up_joins_again_and_leaves_nothing(cluster: Clust
     assert time.monotonic() - begin > STALL_SECONDS / 2
     wait_until(
         lambda: "waits to join" in cluster.run(1, "cluster", "status", code=None),
-        40.0,
+        80.0,  # Ray takes its time where the machine is busy
         "it ended its part",
     )
     assert len(cluster.hosts.processes(1)) == 1  # which joins again
