@@ -188,7 +188,7 @@ def test_a_flipped_bit_ends_the_run_and_names_the_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elastic", [True, False])
+@pytest.mark.parametrize("elastic", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_left_out(
     tmp_path: Path, elastic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

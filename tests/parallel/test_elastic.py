@@ -105,6 +105,7 @@ def test_three_hosts_survive_a_series_of_faults(
     assert "killed by SIGKILL; starting it again" in hosts.log(processes[1])
 
 
+@pytest.mark.long
 def test_a_rank_that_froze_between_two_exchanges_joins_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
