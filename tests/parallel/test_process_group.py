@@ -28,7 +28,7 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import _torchft
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master, connect, sockets_to
+from distrlcc.parallel.store import Master, connect, raise_to, sockets_to
 from distrlcc.runs.identity import identity
 from tests.hosts import wait_until
 from tests.parallel.group_targets import Job, Settings, exercise, go_on, lose_one
@@ -245,6 +245,27 @@ def test_a_missing_member_is_waited_for_then_left_out_or_named(master: Master) -
         assert group.broadcast(b"own", 0) == b"own"
         group.count_finished()
         assert group.others_finished() == 0
+
+
+def test_who_is_cut_off_from_the_master_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=0.2,call=1")
+    master = Master("127.0.0.1", 0)
+    master.begin(0)
+    spec = replace(LOCAL, port=master.port)
+    with ProcessGroup(spec, identity(Settings())) as group:
+        group.agree(0, ready=False)
+        time.sleep(0.2)  # it may have been replaced: it asks
+        assert group.still_leads()
+        for number in sockets_to(master.port):
+            with socket.socket(fileno=os.dup(number)) as line:
+                line.shutdown(socket.SHUT_RDWR)
+        assert group.still_leads()
+        raise_to(connect(spec, 1.0), group.epoch + 1)
+        assert not group.still_leads()
+        group.epoch += 1
+        assert group.still_leads()
+        master.close()
+        assert not group.still_leads()
 
 
 def test_a_master_that_says_nothing_is_given_up(master: Master) -> None:

@@ -280,7 +280,10 @@ class ProcessGroup:
             return True  # it was not silent for long enough to be replaced; asking takes 1 ms
         with suppress(RuntimeError):
             return raise_to(self._store, self.epoch) == self.epoch
-        return True
+        with suppress(RuntimeError, DistrlccError):  # the connection is lost; is the master?
+            self._store = connect(self.spec, limits().call)
+            return raise_to(self._store, self.epoch) == self.epoch
+        return False  # who is cut off from the master may have been replaced
 
     def _has_ended(self) -> bool:
         with suppress(RuntimeError):
