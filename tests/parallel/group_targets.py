@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 from distrlcc.errors import GroupError
+from distrlcc.parallel import process_group
+from distrlcc.parallel.gate import TunnelStore
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
@@ -300,6 +302,37 @@ def lose_one(spec: RankSpec, slot: int) -> float:
         seconds = time.monotonic() - begin
         group.agree(1, ready=True)
     return seconds
+
+
+class _Freezing(TunnelStore):
+    """A store whose member freezes once the others know its address, before it knows theirs."""
+
+    def set(self, key: str, value: Any) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        with subprocess.Popen(["sh", "-c", f"sleep 10; kill -KILL {os.getpid()}"]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return b""
+
+
+def freeze_while_building(spec: RankSpec, slot: int) -> tuple[float, int]:
+    """Agree while a rank freezes; return how long the rest took to exchange, and their number."""
+    if spec.slot == slot:
+        prefixed, kept = process_group.PrefixStore, list[_Freezing]()
+
+        def freezing(key: str, store: Any) -> Any:
+            kept.append(_Freezing(store, None))  # type: ignore[arg-type]
+            return prefixed(key, kept[-1])
+
+        process_group.PrefixStore = freezing
+    with ProcessGroup(spec, {"config": ""}) as group:
+        begin = time.monotonic()
+        while True:
+            group.agree(0, ready=True)
+            with suppress(PeerLostError):
+                group.sum(np.ones(1))
+                return time.monotonic() - begin, group.size
 
 
 def freeze_between_collectives(spec: RankSpec, seconds: float) -> list[float]:

@@ -31,7 +31,14 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, connect, raise_to, sockets_to
 from distrlcc.runs.identity import identity
 from tests.hosts import wait_until
-from tests.parallel.group_targets import Job, Settings, exercise, go_on, lose_one
+from tests.parallel.group_targets import (
+    Job,
+    Settings,
+    exercise,
+    freeze_while_building,
+    go_on,
+    lose_one,
+)
 
 LIMIT = 1.5
 LOCAL = RankSpec("127.0.0.1", 0, 0, 1, join_seconds=1.0)
@@ -144,6 +151,21 @@ def test_a_death_is_noticed_by_those_who_wait_for_others() -> None:
     outcome = Launcher(lose_one, 3, specs).run()
     assert outcome.results.keys() == {0, 1, 2}
     assert max(outcome.results.values()) < limit / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slot", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_who_is_lost_while_a_group_is_built_is_waited_for_once(
+    slot: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # gloo gives a member whose address it knows five times as long to connect.
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2.5")
+    limit = 3.0
+    specs = [RankSpec("127.0.0.1", 0, number, 3, timeout_seconds=limit) for number in range(3)]
+    found = Launcher(freeze_while_building, slot, specs).run().results
+    assert found.keys() == {0, 1, 2} - {slot}
+    assert {size for _, size in found.values()} == {2}
+    assert max(seconds for seconds, _ in found.values()) < 3 * limit
 
 
 def test_an_unreachable_master_is_one_line() -> None:

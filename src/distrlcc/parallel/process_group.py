@@ -53,6 +53,9 @@ from distrlcc.processes import let_threads_preempt
 _FAILURES = 5
 """Groups that may fail to form one after the other."""
 
+_GLOO_PATIENCE = 5
+"""How many times its limit gloo waits for a connection."""
+
 PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
 
 
@@ -235,22 +238,33 @@ class ProcessGroup:
                 self._store = connect(self.spec, limits().call)
             self._builds += 1
             if len(members) > 1:
-                store, cuda = self._store, self.device.type == "cuda"
-                if self.spec.gate and not cuda:
-                    self._gate = Gate(self.spec.gate)
-                    store = TunnelStore(store, self._gate)
-                dist.init_process_group(
-                    "nccl" if cuda else "gloo",
-                    store=PrefixStore(key, store),
-                    rank=self.rank,
-                    world_size=len(members),
-                    timeout=timedelta(seconds=self.spec.timeout_seconds),
-                )
+                self._connect(key, len(members))
             # Rank 0 has a new epoch where it was not rank 0; see `distrlcc.runs.leadership`.
             if self.leads and not 0 < self.epoch == raise_to(self._store, self.epoch):
                 self.epoch = self._membership.quorum
                 raise_to(self._store, self.epoch)
         self._broken, self._rounds, self._group = False, 0, key
+
+    def _connect(self, key: str, size: int) -> None:
+        """Connect all members of a group that has this key."""
+        store, cuda = self._store, self.device.type == "cuda"
+        if self.spec.gate and not cuda:
+            self._gate = Gate(self.spec.gate)
+            store = TunnelStore(store, self._gate)
+        # Wait until all are here. To connect, gloo gives each five times the limit.
+        store = PrefixStore(key, store)
+        limit = timedelta(seconds=self.spec.timeout_seconds)
+        store.set(f"here/{self.rank}", "")
+        store.wait([f"here/{rank}" for rank in range(size)], limit)
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            store=store,
+            rank=self.rank,
+            world_size=size,
+            timeout=limit if cuda else limit / _GLOO_PATIENCE,
+        )
+        dist.distributed_c10d._set_pg_timeout(limit)
+        store.set_timeout(limit)
 
     # Notes in the master's store, for launchers and for the next rank 0
 
