@@ -301,13 +301,8 @@ class Storage:
             if not self._owns():
                 raise StorageLostError(f"another run has taken {self} over")
             text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-            check()
+            check()  # whoever takes over from now on sees these files, and gives a greater number
             self.write(f"{place}/{MANIFEST}", text)
-            try:
-                check()
-            except DistrlccError:
-                self.delete(f"{place}/{MANIFEST}")  # this process was frozen in between
-                raise
             # Delete all but this generation and the newest before it, manifests first.
             kept = {name.split("/")[0] for name in _manifests_in(names)[-1:]}
             with suppress(DistrlccError):  # the next time

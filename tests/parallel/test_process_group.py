@@ -24,11 +24,13 @@ import pytest
 
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import handshake
+from distrlcc.parallel.interface import Interface
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import _torchft
-from distrlcc.parallel.process_group import ProcessGroup, checked_device
+from distrlcc.parallel.process_group import ProcessGroup, _check_private, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, connect, raise_to, sockets_to
+from distrlcc.parallel.tunnel import LOOPBACK
 from distrlcc.runs.identity import identity
 from tests.hosts import wait_until
 from tests.parallel.group_targets import (
@@ -361,3 +363,10 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--gpu 4096: this machine .*-1 for the CPU"):
         checked_device("cuda:4096")
     assert checked_device("cpu").type == "cpu"
+
+
+def test_nccl_speaks_where_its_user_trusts_all_who_listen() -> None:
+    _check_private(Interface("lo", LOOPBACK), named=False)
+    _check_private(open_to_all := Interface("eth0", "10.0.0.1"), named=True)
+    with pytest.raises(ConfigError, match=r"^NCCL would speak over eth0 .*--interface"):
+        _check_private(open_to_all, named=False)

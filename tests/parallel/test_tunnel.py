@@ -9,6 +9,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -107,14 +108,28 @@ def test_another_token_and_another_server_are_one_line(machines: Any) -> None:
         tunnel.close()
 
 
-def test_who_does_not_know_the_token_holds_nothing_up(
-    machines: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = strangers.send("127.0.0.3", machines.port)
-    held += [socket.create_connection(("127.0.0.3", machines.port)) for _ in range(300)]
-    begin = time.monotonic()
-    assert _echoes(machines.gates[0].way(machines.there, "echo"), b"meanwhile")
-    assert time.monotonic() - begin < 2.0
+def test_who_does_not_know_the_token_holds_nothing_up(machines: Any) -> None:
+    held, over = strangers.send("127.0.0.3", machines.port), threading.Event()
+
+    def flood() -> None:
+        """Connect without end from another address, and from that of a member's machine."""
+        while not over.is_set():
+            held.extend(
+                socket.create_connection(("127.0.0.3", machines.port), 10.0, (source, 0))
+                for source in ("127.0.0.1", "127.0.0.2")
+            )
+            time.sleep(1e-3)
+
+    with ThreadPoolExecutor() as threads:
+        flooding = threads.submit(flood)
+        try:
+            wait_until(lambda: len(held) > 600, 10.0, "there are many connections")
+            begin = time.monotonic()
+            assert _echoes(machines.gates[0].way(machines.there, "echo"), b"meanwhile")
+            assert time.monotonic() - begin < 2.0
+        finally:
+            over.set()
+        flooding.result()
     for connection in held:  # each is closed without a byte but an alert or a greeting of TLS's
         connection.settimeout(10.0)
         said = b""

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +21,7 @@ import pytest
 
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
+from distrlcc.runs.leadership import FencedError
 from distrlcc.runs.storage_session import stored
 from distrlcc.storage import (
     LATEST,
@@ -97,6 +100,51 @@ def test_the_newest_two_generations_stand(storage: Storage, tmp_path: Path) -> N
     files = {p.relative_to(run) for p in run.rglob("*") if p.is_file() and p.name != ".storage"}
     for name in files:
         assert (tmp_path / "copy" / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_who_is_replaced_at_any_line_of_a_store_hides_nothing(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in ("former", "next")]
+    for run, update in zip(runs, (3, 9), strict=True):
+        write(run, update)
+    for line in range(100):
+        storage = Storage(str(tmp_path / "store"), f"run{line}", "me")
+        with storage.claim():
+            storage.push(runs[0])
+            if not _push_replaced(storage, *runs, line):
+                break
+        newest, *older = storage._manifests([])
+        assert all(each.generation < newest.generation for each in older), f"line {line}"
+        storage.pull(tmp_path / f"copy{line}")
+        assert update_of(tmp_path / f"copy{line}") == 9, f"line {line}"
+    assert 15 < line < 99
+
+
+def _push_replaced(storage: Storage, former: Path, following: Path, line: int) -> bool:
+    """Push a run until a line of it; there another rank pushes. Say whether that line came."""
+    seen, replaced = 0, False
+
+    def step(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen, replaced
+        if frame.f_code is not Storage.push.__code__:
+            return None
+        seen += event == "line"
+        if seen > line:
+            replaced = True
+            sys.settrace(None)
+            Storage(storage.url, storage.name, "me").push(following)
+        return None if replaced else step
+
+    def check() -> None:
+        if replaced:
+            raise FencedError("replaced")
+
+    sys.settrace(step)
+    try:
+        with suppress(FencedError):
+            storage.push(former, check)
+    finally:
+        sys.settrace(None)
+    return replaced
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete", "manifest"])

@@ -252,19 +252,19 @@ class ProcessGroup:
             self._gate = Gate(self.spec.gate)
             store = TunnelStore(store, self._gate)
         # Wait until all are here. To connect, gloo gives each five times the limit.
-        store = PrefixStore(key, store)
+        shared = PrefixStore(key, store)
         limit = timedelta(seconds=self.spec.timeout_seconds)
-        store.set(f"here/{self.rank}", "")
-        store.wait([f"here/{rank}" for rank in range(size)], limit)
+        shared.set(f"here/{self.rank}", "")
+        shared.wait([f"here/{rank}" for rank in range(size)], limit)
         dist.init_process_group(
             "nccl" if cuda else "gloo",
-            store=store,
+            store=shared,
             rank=self.rank,
             world_size=size,
             timeout=limit if cuda else limit / _GLOO_PATIENCE,
         )
         dist.distributed_c10d._set_pg_timeout(limit)
-        store.set_timeout(limit)
+        shared.set_timeout(limit)
 
     # Notes in the master's store, for launchers and for the next rank 0
 
