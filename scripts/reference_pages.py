@@ -1,0 +1,73 @@
+"""A hook of mkdocs: puts every command's help, and every key of a run, into their pages."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from distrlcc.cli.main import GROUPS, SECTIONS, find
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
+
+
+def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
+    """Return a page's text, of two pages with what the code says behind it."""
+    parts = {"commands.md": commands, "keys.md": keys}.get(page.file.src_uri)
+    return "\n\n".join([markdown, *parts()]) if parts else markdown
+
+
+def commands() -> Iterator[str]:
+    """Yield each command's help, as it is printed."""
+    os.environ["COLUMNS"] = "100"
+    for section, found in SECTIONS.items():
+        yield f"## {section.capitalize()}"
+        for command, text in found.items():
+            names = [f"{command}_{choice}" for choice in GROUPS.get(command, ())] or [command]
+            yield f"### {command}\n\n{text.capitalize()}."
+            yield from (f"```text\n{find(name)[0].format_help()}```" for name in names)
+
+
+def keys() -> Iterator[str]:
+    """Yield a table of each section's keys."""
+    yield from _tables(RunConfig, "", "## Run")
+    yield "## imitate\n\nThose of `distrlcc imitate`; `env`, `network` and `held_out` are as above."
+    yield from _tables(ImitateConfig, "", "", known=("env", "network", "held_out"))
+
+
+def _tables(kind: type, prefix: str, title: str, known: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield a class's table, and those of its sections."""
+    meanings, rows, sections = _meanings(kind), list[str](), dict[str, type]()
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        key, hint = f"{prefix}{field.name}", hints[field.name]
+        if found := [each for each in (hint, *get_args(hint)) if is_dataclass(each)]:
+            sections |= {} if field.name in known else {key: found[0]}
+            continue
+        default = "" if field.default is MISSING else f"`{json.dumps(field.default)}`"
+        rows.append(f"| `{key}` | {default} | {meanings[field.name]} |".replace("`null`", "`none`"))
+    about = _plain(inspect.getdoc(kind) or "")
+    head = [title, about] if title else []
+    yield "\n\n".join([*head, "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])])
+    for key, section in sections.items():
+        yield from _tables(section, f"{key}.", f"## {key}")
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Return the strings that stand below a class's fields."""
+    (body,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
+                found[name] = _plain(meaning).replace("|", "\\|")
+    return found
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("``", "`"))
