@@ -48,13 +48,14 @@ def run(args: Namespace) -> int:
     """Measure and print."""
     # What both methods have in common.
     space, members = args.mutate or MUTATE, str(args.population)
-    common = [args.recipe, "--interval", str(args.interval)]
+    common = [args.recipe, "--report-every", str(args.interval)]
     for name in ("updates", "cpus", "address"):
         if getattr(args, name) is not None:
             common += [f"--{name}", str(getattr(args, name))]
     if args.assignments:
         common += ["--set", *args.assignments]
     pbt = ["pbt", *common, "--mutate", *space, "--population", members, *["--synch"] * args.synch]
+    pbt += ["--interval", str(args.interval)]
     random = ["search", *common, "--search", *space, "--trials", members]
     random += ["--sampler", "random", "--no-asha"]
     # Run both with every seed; their first values are the same.

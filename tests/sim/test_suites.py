@@ -6,6 +6,7 @@ import pytest
 from distrlcc.config import from_toml, to_toml
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.sim.families import HARD, SHARED, bdp_packets
+from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
@@ -107,6 +108,15 @@ def test_a_folder_of_traces_is_a_suite_and_training_starts_anywhere(tmp_path: Pa
     # Equal names are told apart.
     suite = trace_suite([str(tmp_path / name / "t.trace") for name in ("a", "b")])
     assert [s.name for s in suite.scenarios("test")] == ["trace/t.trace", "trace/t.trace (2)"]
+    # Their queue reads as everywhere.
+    for queue, expected in (
+        ("60", "droptail:packets=60"),
+        ("droptail:bytes=60000", "droptail:bytes=60000"),
+        ("infinite", "infinite"),
+        ("codel:packets=80,ecn=1", "codel:packets=80,ecn=1"),
+    ):
+        (link,) = trace_suite(["cellular:1"], queue=queue).scenarios("test")
+        assert link.link.queue == parse_queue(expected)
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,9 @@ def test_stopped_killed_and_resumed_is_the_same(
 @pytest.mark.long
 def test_search_stops_bad_trials_early(tmp_path: Path) -> None:
     out = tmp_path / "s"
-    words = """tune search quickstart --trials 4 --interval 1 --updates 4 --grace 1 --reduction 2
-        --cpus-per-trial 1 --search ppo.lr=loguniform:1e-5:1e-2 network.hidden=choice:[8],[16,16]"""
+    words = """tune search quickstart --trials 4 --report-every 1 --updates 4 --grace 1
+        --reduction 2 --cpus-per-trial 1
+        --search ppo.lr=loguniform:1e-5:1e-2 network.hidden=choice:[8],[16,16]"""
     assert "network.hidden" in _done(*words.split(), "--out", str(out), *TINY.split())
     reports = read_reports(out / "reports.jsonl")
     assert {r.member for r in reports} == {0, 1, 2, 3}

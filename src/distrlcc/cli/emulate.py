@@ -49,8 +49,8 @@ def add_arguments(parser: Parser) -> None:
     add("--loss P", "probability of loss, uplink (default: 0)", number(0, 1))
     add("--loss-down P", "downlink (default: 0)", number(0, 1), 0.0)
     text = (
-        "both directions' queue: infinite (default), or droptail, drophead, codel, pie, each with "
-        ":packets=N or :bytes=N"
+        "both directions' queue: infinite (default), packets, or droptail, drophead, codel, pie, "
+        "each with :packets=N or :bytes=N"
     )
     add("--queue SPEC", text)
     add("--queue-down SPEC", "the downlink's own")

@@ -48,7 +48,7 @@ AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
 _EMULATED_LINKS = 4
 """Links of a suite by default where packets are real: each takes its own time."""
-_OF_TRACES = {"delay": "delay_ms", "queue": "queue_packets", "loss": "loss"}
+_OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
 """What is said of the links of traces, and what it is of a link."""
 
 
@@ -80,7 +80,8 @@ def add_arguments(parser: Parser) -> None:
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
     add("--trace FILE", "trace files, or cellular:SEED", list)
     add("--delay MS", "of the traces' links, one way (default: 20)", number(0, 60_000))
-    add("--queue N", "of the traces' links, packets (default: 100)", whole(1, 10_000_000))
+    text = "of the traces' links: packets, or droptail:bytes=N, codel:packets=N, … (default: 100)"
+    add("--queue SPEC", text)
     add("--loss P", "of the traces' links, at random (default: 0)", number(0, 1))
     add("--links N", "at most N links of the suite", whole(1))
     add("--seeds N", "runs of each link (default: 5; of real packets 1)", whole(1))

@@ -87,9 +87,10 @@ def add_search(parser: Parser) -> None:
     add = parser.add
     add("--trials N", "", int, 16)
     add("--sampler", "Optuna's sampler", default="tpe", choices=get_args(Sampler))
-    add("--interval N", "updates between two reports", int, 20, dest="report_every")
+    add("--report-every N", "updates between two reports", int, 20)
+    parser.gone("--interval", ": it is --report-every N")
     add("--no-asha", "run every trial to its end", bool, dest="asha")
-    add("--grace N", "updates that every trial has (default: two intervals)", int)
+    add("--grace N", "updates that every trial has (default: two reports)", int)
     add("--reduction R", "at each of ASHA's rungs one of R trials goes on", float, 3.0)
     add("--brackets N", "", int, 1)
     text = "trials at the same time (default: as many as there are cores for)"
@@ -125,7 +126,8 @@ def _add_tuner(parser: Parser, flag: str) -> None:
     add("--mode", "default: max, for queueing_delay and loss min", choices=("max", "min"))
     text = "where members' checkpoints go: an NFS folder, s3://bucket/path … (default: in --out)"
     add("--storage DIR|URL", text, default="")
-    add("--keep N", "checkpoints kept of each member", int, 4)
+    add("--keep-checkpoints N", "checkpoints kept of each member", int, 4)
+    parser.gone("--keep", ": it is --keep-checkpoints N")
     text = "a function of your own, ./file.py:name: takes a report, says that a member is done"
     add("--stop REF", text, default="")
     add("--failures N", "times that a member that failed is started again", int, 2)
@@ -158,7 +160,7 @@ def _tune_config(args: Namespace, command: str) -> TuneConfig:
         metric=args.metric,
         mode=args.mode or ("min" if shrinks else "max"),
         cpus_per_trial=_core_share(args, pbt),
-        keep=args.keep,
+        keep=args.keep_checkpoints,
         failures=args.failures,
         stop=args.stop,
         pbt=pbt,

@@ -2,7 +2,8 @@
 
 Packets in transit do not count against a limit. CoDel and PIE follow RFC 8289 and RFC 8033;
 mahimahi's two come from early drafts and drop other packets. Times are integers in the link's unit.
-A specification reads ``droptail:packets=100`` or ``codel:packets=1000,target=5,interval=100``:
+A specification reads ``droptail:packets=100``, in short ``100``, or
+``codel:packets=1000,target=5,interval=100``:
 
 | kind | parameters (limits: at least one of packets, bytes) |
 |---|---|
@@ -292,7 +293,9 @@ def parse_queue(text: str) -> QueueSpec:
     Raises:
         ConfigError: Its kind or a parameter does not exist or fit.
     """
-    # The kind says which parameters there are.
+    # The kind says which parameters there are; a number alone is a droptail's packets.
+    if text.isascii() and text.isdigit():
+        text = f"droptail:packets={text}"
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise unknown_name("queue", kind, KINDS)

@@ -21,6 +21,7 @@ from distrlcc.config import from_dict, read_toml
 from distrlcc.errors import ConfigError, reading, unknown_name
 from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
+from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import expanded, load_trace
 from distrlcc.types import NANOSECONDS
@@ -136,16 +137,20 @@ SUITES: Registry[Suite] = Registry("suite", _OURS, _suite)
 
 
 def trace_suite(
-    paths: Iterable[str], delay_ms: float = 20.0, queue_packets: int = 100, loss: float = 0.0
+    paths: Iterable[str], delay_ms: float = 20.0, queue: str = "100", loss: float = 0.0
 ) -> Suite:
     """Make a suite of trace files: links of a one-way delay, a queue and losses, one period each.
 
-    A period below `MIN_TRACE_S` is repeated until then. A bad file is a `TraceError`.
+    `distrlcc.sim.queues` says how a queue reads. A period below `MIN_TRACE_S` is repeated until
+    then. A bad file is a `TraceError`.
     """
-    scenarios = []
+    scenarios, spec = [], parse_queue(queue)
+    limits: dict[str, Any] = {"queue_packets": spec.packets, "queue_bytes": spec.bytes}
+    if spec.mark is not None or spec.kind not in ("infinite", "droptail"):
+        limits = {"aqm": queue}
     for path in paths:
         seconds = load_trace(path).period_ns / NANOSECONDS
-        link = Link(trace=path, delay_ms=delay_ms, queue_packets=queue_packets, loss=loss)
+        link = Link(trace=path, delay_ms=delay_ms, loss=loss, **limits)
         seconds = min(max(seconds, MIN_TRACE_S), MAX_TRACE_S)
         scenarios.append(Scenario(f"trace/{Path(path).name}", link, duration_s=seconds))
     return _listed_suite("trace", scenarios)

@@ -125,7 +125,7 @@ class TuneConfig:
         if self.updates < self.report_every:
             raise ConfigError(
                 f"a member has {self.updates} updates and would report after {self.report_every}; "
-                "expected at least one report: raise --updates or lower --interval"
+                "expected at least one report: raise --updates or lower --report-every"
             )
 
     @property
