@@ -189,8 +189,10 @@ def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
 
     monkeypatch.setattr(emulated, "run_link", run_link)
     scenarios = [Scenario(name, Link(rate_mbps=12.0)) for name in "abc"]
-    said: list[str] = []
-    measured = evaluate_emulated(_real("cubic"), scenarios, series_links=(0, 1), show=said.append)
+    said: dict[str, float] = {}
+    measured = evaluate_emulated(
+        _real("cubic"), scenarios, series_links=(0, 1), show=said.__setitem__
+    )
     assert outcomes == []
     found = measured.scores.figures
     assert np.array_equal(found["throughput_mbps"], [[5.0], [np.nan], [7.0]], equal_nan=True)
@@ -200,6 +202,7 @@ def test_a_run_that_fails_is_tried_once_more_and_then_left_out(
     assert [one.link for one in measured.series] == ["a"]  # b failed, c was not asked for
     assert measured.failures == ("cubic on b failed: again",)
     assert "cubic on a, once more (no room)" in said
+    assert set(said.values()) == {scenarios[0].duration_s}
     assert measured.late == (LateRun("cubic", "c", 0.3),)
     assert str(measured.late[0]).startswith("cubic on c: 30.0% of a flow's steps were more than 1")
 
@@ -230,6 +233,7 @@ def test_the_command_ends_with_what_is_there(
     assert said in re.sub(r"\s+", " ", out)
     assert "fast, reno: failed" in out
     assert err.count("distrlcc: reno on fast failed: no room\n") == 1
+    assert re.findall(r", about (\d+) s left", err) == ["8", "6", "4", "2", "2"]
     for page, row in (("report", "reno on fast failed"), ("sim-to-real", "reno (1 of 1 failed)")):
         text = Path("report", f"{page}.html").read_text()
         assert said in text

@@ -294,6 +294,13 @@ def _measure(
             found.append(Measured(scores, tuple(series)))
         return found
     _end_on_signals()
+    left = len(contenders) * args.seeds * sum(scenario.duration_s for scenario in scenarios)
+
+    def show(line: str, seconds: float) -> None:
+        nonlocal left
+        note(f"{line}, about {max(left, seconds):.0f} s left ...")
+        left -= seconds
+
     for contender in contenders:
         measured = evaluate_emulated(
             contender,
@@ -301,7 +308,7 @@ def _measure(
             seeds=args.seeds,
             others=args.others,
             series_links=drawn,
-            show=lambda line: note(f"{line} ..."),
+            show=show,
         )
         for line in (*measured.late, *measured.failures):
             note(f"distrlcc: {line}")

@@ -333,12 +333,13 @@ def evaluate_emulated(
     seeds: int = 1,
     others: str | None = None,
     series_links: tuple[int, ...] = (),
-    show: Callable[[str], None] = lambda _: None,
+    show: Callable[[str, float], None] = lambda _, __: None,
 ) -> Measured:
     """Measure a contender as each link's first flow, in real time; a failed run once more.
 
     Seeds and series are as in `distrlcc.evaluation.runner.evaluate`, ``others`` as in
-    `distrlcc.evaluation.contender.rival`; ``show`` is called with a line on each run.
+    `distrlcc.evaluation.contender.rival`; ``show`` is called with a line on each run, and
+    its length, s.
 
     Raises:
         ConfigError: A flow cannot send real packets.
@@ -350,12 +351,12 @@ def evaluate_emulated(
     for place, scenario in enumerate(scenarios):
         for seed in range(seeds):
             run, reason = f"{contender.name} on {scenario.name}", ""
-            show(f"{run}, {scenario.duration_s:g} s")
+            show(f"{run}, {scenario.duration_s:g} s", scenario.duration_s)
             seeded = reseed(scenario, seed)
             flows = real_flows(seeded, contender, others)
             for attempt in range(ATTEMPTS):
                 if attempt:
-                    show(f"{run}, once more ({reason})")
+                    show(f"{run}, once more ({reason})", scenario.duration_s)
                 try:
                     done = run_link(seeded, flows)
                 except (LinkError, OutputError, TraceError) as error:
