@@ -317,7 +317,17 @@ LEARNER = """
 from distrlcc.learn.ppo import PPO
 class f(PPO):
     def update(self, rollout):"""
-BAD = {
+
+
+def _broken(name: str, old: str, new: str) -> str:
+    """Return an example with a fault; what it defines is f."""
+    text = (EXAMPLES / name).read_text()
+    (defined,) = re.findall(r"^class (\w+)", text, re.M)
+    assert old in text
+    return f"{text.replace(old, new)}\nf = {defined}"
+
+
+BAD: dict[str, tuple[str, ...]] = {
     "a sum": (
         "def f(stats, link, config):\n    return stats.acked.sum()",
         "halves",
@@ -335,6 +345,24 @@ BAD = {
     ),
     "chance": (SUITE, "gave another link"),
     "one split": (SUITE.replace("random.uniform(1, 10)", "5.0"), "the same links"),
+    "another size": (_broken("observation.py", "size = 4", "size = 5"), "observation"),
+    "a hidden average": (
+        _broken(
+            "observation.py", 'self.values["slow"]', 'vars(self).setdefault("mine", 0 * delay)'
+        ),
+        "load_state_dict does not go on",
+    ),
+    "windows of none": (
+        _broken("action.py", ", MIN_CWND, MAX_CWND), pacing", ", 0.1, 0.5), pacing"),
+        "a window is below 1",
+    ),
+    "torch and NumPy": (_broken("network.py", "(np.tanh(units)", "(units"), "step 0 NumPy has"),
+    "no gradient": (
+        _broken("network.py", "self[0](obs)", "self[0](obs).detach()"),
+        "no gradient reaches",
+    ),
+    "a key less": ("def f(values):\n    return {}", "expected the same keys", "explorer"),
+    "no answer": ("def f(report):\n    pass", "it said None: expected True", "stopper"),
 }
 
 
@@ -343,8 +371,9 @@ BAD = {
 def test_what_breaks_its_contract_is_found(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "bad.py").write_text(BAD[case][0])
-    assert main(["check", "plugin", f"{tmp_path}/bad.py:f"]) == 1
+    source, problem, *kind = BAD[case]
+    (tmp_path / "bad.py").write_text(source)
+    assert main(["check", "plugin", f"{tmp_path}/bad.py:f", *(f"--kind={k}" for k in kind)]) == 1
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert re.search(BAD[case][1], said.err)
+    assert re.search(problem, said.err)

@@ -85,7 +85,7 @@ def run_plugin(args: Namespace) -> int:
         raise
     except Exception as error:  # the user's code may raise what it likes
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        print(f"{kind} {args.reference}: {why}", file=sys.stderr)
+        print(f"{kind} {args.reference}: {' '.join(why.split())}", file=sys.stderr)
         return 1
     print(f"{kind} {args.reference}: ok; {figure}")
     return 0
