@@ -47,6 +47,7 @@ ANYTHING_ELSE = {
     "check env": "gymnasium is not installed (extra 'train')",
     "check parity": "(extra 'train')",
     "bench train": "(extra 'train')",
+    "bench env": "(extra 'train')",
     "results": "jinja2 is not installed (extra 'report'): pip install ",
     "evaluate --out report": "jinja2 is not installed (extra 'report')",
     "fairness --out report": "jinja2 is not installed (extra 'report')",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.numpy_policy import NumpyPolicy, log_softmax, sample_categorical
 from distrlcc.policy.policy_file import find_policy, save_policy
 from tests.policy.random_policies import make_policy
 
@@ -27,15 +27,23 @@ def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
     policy = NumpyPolicy.load(find_policy(name))
     state = policy.initial_state(5)
     given = state
-    rng = np.random.default_rng(1)
+    rng, discrete = np.random.default_rng(1), policy.spec.action_kind == "discrete"
     for _ in range(20):
         observation = rng.normal(size=(5, policy.spec.observation_size)).astype(np.float32)
-        head, _, state = policy.step(observation, state)
+        head, _, after = policy.step(observation, state)
+        draws = rng.random(5)
+        actions, _ = policy.act(observation, state, draws if discrete else rng.normal(size=(5, 1)))
+        state = after
         inputs = {"observation": observation}
         if policy.spec.kind != "mlp":
             inputs["state"] = given
         found = session.run(None, inputs)
         np.testing.assert_allclose(found[0], head, atol=1e-4, rtol=1e-4)
+        if policy.acting == "argmax":
+            chosen = found[0].argmax(axis=-1) if discrete else found[0]
+            np.testing.assert_allclose(chosen, actions, atol=1e-4, rtol=1e-4)
+        elif discrete:
+            assert np.array_equal(sample_categorical(log_softmax(found[0]), draws), actions)
         given = found[-1] if policy.spec.kind != "mlp" else given
     said = session.get_modelmeta().custom_metadata_map
     assert json.loads(said["spec"])["observation"] == policy.spec.observation

@@ -1,4 +1,4 @@
-"""Measure the speed of the simulator and of training."""
+"""Measure the speed of the simulator, of environments and of training."""
 
 from __future__ import annotations
 
@@ -69,6 +69,48 @@ def run_train(args: Namespace) -> int:
                 f"{row['share_environment']:.0%}, inference {row['share_inference']:.0%}, "
                 f"update {row['share_update']:.0%}; {row['ratio']:.2f} times {_BASELINE}'s speed"
             )
+    emit_json(args.json, result)
+    return 0
+
+
+def add_env(parser: Parser) -> None:
+    add_json(parser, "the figures")
+    parser.add("--envs N", "environments side by side", whole(2), 256)
+    parser.add("--seconds", "time for all of them, s", number(0.1), 10.0)
+
+
+def run_env(args: Namespace) -> int:
+    """Measure Gymnasium's environments on one core in turns: one alone, and many side by side."""
+    from distrlcc.library import make_env, make_vec
+
+    alone, many = make_env(), make_vec(num_envs=args.envs)
+    alone.action_space.seed(0)
+    many.action_space.seed(0)
+    alone.reset(seed=0)
+    many.reset(seed=0)
+    took, counts = [0.0, 0.0], [0, 0]
+    while sum(took) < args.seconds or not all(counts):
+        # A turn of one.
+        actions = [alone.action_space.sample() for _ in range(1000)]
+        begin = time.perf_counter()
+        for action in actions:
+            _, _, ended, cut, _ = alone.step(action)
+            if ended or cut:
+                alone.reset()
+        took[0] += time.perf_counter() - begin
+        # A turn of many.
+        several = [many.action_space.sample() for _ in range(100)]
+        begin = time.perf_counter()
+        for each in several:
+            many.step(each)
+        took[1] += time.perf_counter() - begin
+        counts = [counts[0] + len(actions), counts[1] + len(several) * args.envs]
+    speeds = [count / seconds for count, seconds in zip(counts, took, strict=True)]
+    ratio = speeds[1] / speeds[0]
+    if args.json != "-":
+        print(f"one environment: {speeds[0]:,.0f} steps/s")
+        print(f"{args.envs} side by side: {speeds[1]:,.0f} steps/s, {ratio:.1f} times as many")
+    result = {"one": speeds[0], "many": speeds[1], "num_envs": args.envs, "ratio": ratio}
     emit_json(args.json, result)
     return 0
 

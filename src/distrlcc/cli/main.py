@@ -54,7 +54,7 @@ SECTIONS = {
         "policies": "list the policies that come with the package",
         "trace": "write a generated trace to a file",
         "check": "check the simulator, the link model, the environment, learning, or code of yours",
-        "bench": "measure the simulator's or the training's speed",
+        "bench": "measure the speed of simulator, environments or training",
         "completion": "print a script that completes commands and flags in a shell",
     },
 }
@@ -69,6 +69,7 @@ GROUPS = {
     },
     "bench": {
         "sim": "ns per packet and steps per second, beside the reference",
+        "env": "steps per second of Gymnasium's environments, one and many",
         "train": "training speed and where the time goes",
     },
     "tune": {
