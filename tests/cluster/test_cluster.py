@@ -313,6 +313,7 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.net
+@pytest.mark.long
 def test_a_cut_machine_is_given_up_joins_again_and_leaves_nothing(cluster: Cluster) -> None:
     _join(cluster)
     cluster.hosts.cut(1)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ from distrlcc.data.writer import Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
-from distrlcc.learn.config import ImitationConfig
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.collect_data import CollectConfig, ExpertRounds
 from distrlcc.runs.imitation import data_env
-from distrlcc.runs.run_config import ImitateConfig
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import rows, saved, updates
 from tests.trees import same
@@ -286,18 +283,6 @@ def test_each_link_has_the_scheme_with_the_greatest_return() -> None:
     assert winners == {0, 1}
     with pytest.raises(ConfigError, match="nope"):
         _rounds("cubic,nope")
-
-
-@pytest.mark.parametrize(
-    ("prefix", "section"), [("", ImitateConfig), ("imitation.", ImitationConfig)]
-)
-def test_the_page_explains_every_key_with_the_codes_default(prefix: str, section: type) -> None:
-    said = dict(re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", PAGE, re.M))
-    for field in fields(section):
-        key = prefix + field.name
-        assert f"`{key}`" in PAGE or key == "imitation"
-        if key in said and field.default is not MISSING:
-            assert said[key] == str(field.default), key
 
 
 def test_the_page_explains_every_column() -> None:
