@@ -35,26 +35,31 @@ def commands() -> Iterator[str]:
 def keys() -> Iterator[str]:
     """Yield a table of each section's keys."""
     yield from _tables(RunConfig, "", "## Run")
-    yield "## imitate\n\nThose of `distrlcc imitate`; `env`, `network` and `held_out` are as above."
-    yield from _tables(ImitateConfig, "", "", known=("env", "network", "held_out"))
+    yield "## imitate\n\nThose of `distrlcc imitate`; `env` and `network` are as above."
+    yield from _tables(ImitateConfig, "", "", known=("env", "network"))
 
 
-def _tables(kind: type, prefix: str, title: str, known: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield a class's table, and those of its sections."""
-    meanings, rows, sections = _meanings(kind), list[str](), dict[str, type]()
+def _tables(
+    kind: type, prefix: str, title: str, known: tuple[str, ...] = (), value: object = None
+) -> Iterator[str]:
+    """Yield a class's table, and those of its sections; a ``value`` has defaults of its own."""
+    meanings, rows = _meanings(kind), list[str]()
+    sections = dict[str, tuple[type, object]]()
     hints = get_type_hints(kind)
     for field in fields(kind):
         key, hint = f"{prefix}{field.name}", hints[field.name]
         if found := [each for each in (hint, *get_args(hint)) if is_dataclass(each)]:
-            sections |= {} if field.name in known else {key: found[0]}
+            own = None if field.default_factory is MISSING else field.default_factory()
+            sections |= {} if field.name in known else {key: (found[0], own)}
             continue
-        default = "" if field.default is MISSING else f"`{json.dumps(field.default)}`"
+        standard = field.default if value is None else getattr(value, field.name)
+        default = "" if standard is MISSING else f"`{json.dumps(standard)}`"
         rows.append(f"| `{key}` | {default} | {meanings[field.name]} |".replace("`null`", "`none`"))
     about = _plain(inspect.getdoc(kind) or "")
     head = [title, about] if title else []
     yield "\n\n".join([*head, "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])])
-    for key, section in sections.items():
-        yield from _tables(section, f"{key}.", f"## {key}")
+    for key, (section, own) in sections.items():
+        yield from _tables(section, f"{key}.", f"## {key}", value=own)
 
 
 def _meanings(kind: type) -> dict[str, str]:

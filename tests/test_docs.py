@@ -52,6 +52,7 @@ def test_every_key_is_on_its_page() -> None:
         assert [key for key in keys(config) if f"| `{key}` | " not in text] == []
     assert "| `seed` | `0` | Seed of links, actions, weights and minibatches. |" in text
     assert "| `ppo.lr_schedule` | `none` | " in text
+    assert re.findall(r"\| `held_out.every` \| `(\d+)` ", text) == ["100", "1"]  # imitate's
 
 
 def test_the_results_are_those_of_the_result_files() -> None:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
@@ -80,6 +81,9 @@ class Manifest:
     stored: str = ""
     """Wall-clock date, for people."""
     version: int = VERSION
+    run: str = ""
+    epoch: int = 0
+    """Which start of the run stored it, and the epoch of its leader then."""
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -282,11 +286,17 @@ class Storage:
                 return data.decode(errors="replace")
         raise self._nothing(damage)
 
-    def push(self, folder: Path, check: Callable[[], None] = lambda: None) -> Manifest:
+    def push(
+        self,
+        folder: Path,
+        check: Callable[[], None] = lambda: None,
+        leader: tuple[str, int] = ("", 0),
+    ) -> Manifest:
         """Store a run directory, which may be written meanwhile, as a new generation.
 
-        Raises OutputError if that fails, StorageLostError if another run has the name by now, and
-        what ``check`` raises if another process has the run directory.
+        ``leader`` is the run's start and the epoch of who stores. Raises OutputError if that fails,
+        StorageLostError if another run has the name by now, or a leader of a greater epoch stores,
+        and what ``check`` raises if another process has the run directory.
         """
         with self._lock:
             # The files, and the manifest last.
@@ -297,11 +307,19 @@ class Storage:
                 self.write(f"{place}/{name}", data)
                 files.append(StoredFile.of(name, data))
             date, origin = datetime.now(UTC).isoformat(timespec="seconds"), _Origin.of(folder)
-            found = Manifest(number, place, origin.folder, tuple(files), platform.node(), date)
+            found = Manifest(
+                *(number, place, origin.folder, tuple(files), platform.node(), date),
+                run=leader[0],
+                epoch=leader[1],
+            )
             if not self._owns():
                 raise StorageLostError(f"another run has taken {self} over")
             text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-            check()  # whoever takes over from now on sees these files, and gives a greater number
+            # Whoever takes over from now on sees these files, and gives a greater number.
+            check()
+            newest = next(self._manifests([]), found)
+            if newest.run == found.run and newest.epoch > found.epoch:
+                raise StorageLostError(f"another process stores {self} by now")
             self.write(f"{place}/{MANIFEST}", text)
             # Delete all but this generation and the newest before it, manifests first.
             kept = {name.split("/")[0] for name in _manifests_in(names)[-1:]}
@@ -416,10 +434,15 @@ class StorageKeeper:
     """
 
     def __init__(
-        self, storage: Storage, folder: Path, check: Callable[[], None] = lambda: None
+        self,
+        storage: Storage,
+        folder: Path,
+        check: Callable[[], None] = lambda: None,
+        leader: tuple[str, int] = ("", 0),
     ) -> None:
-        """Start the thread; the storage's name is claimed. For ``check`` see `Storage.push`."""
-        self._storage, self._folder, self._check = storage, folder, check
+        """Start the thread; the storage's name is claimed. For the rest see `Storage.push`."""
+        self._push = partial(storage.push, folder, check, leader)
+        self._storage = storage
         self._due, self._stop = threading.Event(), False
         self._news: list[str] = []
         self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
@@ -446,7 +469,7 @@ class StorageKeeper:
             self._due.clear()
             failure = ""
             try:
-                self._storage.push(self._folder, self._check)
+                self._push()
             except DistrlccError as error:
                 failure = str(error)
             if failure != before:

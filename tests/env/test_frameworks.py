@@ -39,7 +39,6 @@ def test_gymnasium_makes_our_vector_environment() -> None:
     env.close()
 
 
-@pytest.mark.slow
 def test_the_bench_measures_one_environment_beside_many(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "env", "--envs", "16", "--seconds", "0.1", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -48,6 +47,7 @@ def test_the_bench_measures_one_environment_beside_many(capsys: pytest.CaptureFi
     assert found["ratio"] > 1.0  # by far: one call steps them all
 
 
+@pytest.mark.slow
 def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(tmp_path: Path) -> None:
     sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
     from distrlcc.sb3 import VecLink

@@ -117,6 +117,8 @@ def test_a_folder_of_traces_is_a_suite_and_training_starts_anywhere(tmp_path: Pa
     ):
         (link,) = trace_suite(["cellular:1"], queue=queue).scenarios("test")
         assert link.link.queue == parse_queue(expected)
+    with pytest.raises(ConfigError, match="simulated links have droptail, codel, pie or infinite"):
+        trace_suite(["cellular:1"], queue="drophead:packets=60")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,10 @@ def test_the_newest_two_generations_stand(storage: Storage, tmp_path: Path) -> N
         assert (tmp_path / "copy" / name).read_bytes() == (run / name).read_bytes()
 
 
-def test_who_is_replaced_at_any_line_of_a_store_hides_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_who_is_replaced_at_any_line_of_a_store_hides_nothing(
+    cut_off: bool, tmp_path: Path
+) -> None:
     runs = [tmp_path / name for name in ("former", "next")]
     for run, update in zip(runs, (3, 9), strict=True):
         write(run, update)
@@ -110,7 +113,7 @@ def test_who_is_replaced_at_any_line_of_a_store_hides_nothing(tmp_path: Path) ->
         storage = Storage(str(tmp_path / "store"), f"run{line}", "me")
         with storage.claim():
             storage.push(runs[0])
-            if not _push_replaced(storage, *runs, line):
+            if not _push_replaced(storage, *runs, line, cut_off=cut_off):
                 break
         newest, *older = storage._manifests([])
         assert all(each.generation < newest.generation for each in older), f"line {line}"
@@ -119,8 +122,13 @@ def test_who_is_replaced_at_any_line_of_a_store_hides_nothing(tmp_path: Path) ->
     assert 15 < line < 99
 
 
-def _push_replaced(storage: Storage, former: Path, following: Path, line: int) -> bool:
-    """Push a run until a line of it; there another rank pushes. Say whether that line came."""
+def _push_replaced(
+    storage: Storage, former: Path, following: Path, line: int, *, cut_off: bool
+) -> bool:
+    """Push a run until a line of it; there another rank pushes. Say whether that line came.
+
+    Who is replaced hears of it, unless it is cut off from where it could.
+    """
     seen, replaced = 0, False
 
     def step(frame: FrameType, event: str, _: Any) -> Any:
@@ -131,17 +139,17 @@ def _push_replaced(storage: Storage, former: Path, following: Path, line: int) -
         if seen > line:
             replaced = True
             sys.settrace(None)
-            Storage(storage.url, storage.name, "me").push(following)
+            Storage(storage.url, storage.name, "me").push(following, leader=("run", 2))
         return None if replaced else step
 
     def check() -> None:
-        if replaced:
+        if replaced and not cut_off:
             raise FencedError("replaced")
 
     sys.settrace(step)
     try:
-        with suppress(FencedError):
-            storage.push(former, check)
+        with suppress(FencedError, StorageLostError):
+            storage.push(former, check, leader=("run", 1))
     finally:
         sys.settrace(None)
     return replaced

@@ -86,8 +86,9 @@ def run_env(args: Namespace) -> int:
     alone, many = make_env(), make_vec(num_envs=args.envs)
     alone.action_space.seed(0)
     many.action_space.seed(0)
-    alone.reset(seed=0)
-    many.reset(seed=0)
+    for env in (alone, many):
+        env.reset(seed=0)
+        env.step(env.action_space.sample())  # compiles
     took, counts = [0.0, 0.0], [0, 0]
     while sum(took) < args.seconds or not all(counts):
         # A turn of one.

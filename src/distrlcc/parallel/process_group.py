@@ -53,8 +53,8 @@ from distrlcc.processes import let_threads_preempt
 _FAILURES = 5
 """Groups that may fail to form one after the other."""
 
-_GLOO_PATIENCE = 5
-"""How many times its limit gloo waits for a connection."""
+_GLOO_PATIENCE, _LEAST = 5, 1.0
+"""How many times its limit gloo waits for a connection; the least that it is given, s."""
 
 PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
 
@@ -251,20 +251,23 @@ class ProcessGroup:
         if self.spec.gate and not cuda:
             self._gate = Gate(self.spec.gate)
             store = TunnelStore(store, self._gate)
-        # Wait until all are here. To connect, gloo gives each five times the limit.
-        shared = PrefixStore(key, store)
-        limit = timedelta(seconds=self.spec.timeout_seconds)
+        # Wait until all are here.
+        shared, seconds = PrefixStore(key, store), self.spec.timeout_seconds
+        limit = timedelta(seconds=seconds)
         shared.set(f"here/{self.rank}", "")
         shared.wait([f"here/{rank}" for rank in range(size)], limit)
+        # Connect: gloo gives each member five times its limit, which is set right afterwards.
+        shorter = timedelta(seconds=max(seconds / _GLOO_PATIENCE, min(seconds, _LEAST)))
         dist.init_process_group(
             "nccl" if cuda else "gloo",
             store=shared,
             rank=self.rank,
             world_size=size,
-            timeout=limit if cuda else limit / _GLOO_PATIENCE,
+            timeout=limit if cuda else shorter,
         )
-        dist.distributed_c10d._set_pg_timeout(limit)
-        shared.set_timeout(limit)
+        if not cuda:
+            found = dist.distributed_c10d._get_default_group()._get_backend(self.device)
+            getattr(found, "wrapped_pg", found)._set_default_timeout(limit)
 
     # Notes in the master's store, for launchers and for the next rank 0
 
@@ -294,10 +297,7 @@ class ProcessGroup:
             return True  # it was not silent for long enough to be replaced; asking takes 1 ms
         with suppress(RuntimeError):
             return raise_to(self._store, self.epoch) == self.epoch
-        with suppress(RuntimeError, DistrlccError):  # the connection is lost; is the master?
-            self._store = connect(self.spec, limits().call)
-            return raise_to(self._store, self.epoch) == self.epoch
-        return False  # who is cut off from the master may have been replaced
+        return True  # cut off from the master: epochs in the folder and the storage tell
 
     def _has_ended(self) -> bool:
         with suppress(RuntimeError):

@@ -248,7 +248,9 @@ class RunDirectory:
         """Begin to store the newest checkpoint and all else, where there is a storage."""
         if self.storage is None:
             return
-        self._keeper = self._keeper or StorageKeeper(self.storage, self.path, self.check)
+        self._keeper = self._keeper or StorageKeeper(
+            self.storage, self.path, self.check, (self._run, self._epoch)
+        )
         self._keeper.wake()
 
     def storage_news(self) -> list[str]:

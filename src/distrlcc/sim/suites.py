@@ -146,7 +146,9 @@ def trace_suite(
     """
     scenarios, spec = [], parse_queue(queue)
     limits: dict[str, Any] = {"queue_packets": spec.packets, "queue_bytes": spec.bytes}
-    if spec.mark is not None or spec.kind not in ("infinite", "droptail"):
+    if spec.kind == "drophead":
+        raise ConfigError(f"queue {queue!r}: simulated links have droptail, codel, pie or infinite")
+    if spec.mark is not None or spec.kind in ("codel", "pie"):
         limits = {"aqm": queue}
     for path in paths:
         seconds = load_trace(path).period_ns / NANOSECONDS
