@@ -132,6 +132,7 @@ def test_what_cannot_be_loaded_is_refused_in_a_line(
 
 def test_what_is_missing_is_refused(file: Path, registry: Registry[object]) -> None:
     for name, says in (
+        ("/:double", "there is no module / here"),
         ("./other.py:double", "there is no file"),
         ("no_such_module:double", "there is no module"),
         ("no_such.module:double", "no_such"),

@@ -213,6 +213,8 @@ def _module_files(place: str) -> list[Path]:
         sys.path.append(str(Path.cwd()))
     whole, folders, spec = "", None, None
     for part in place.split("."):
+        if not part.isidentifier():  # finders may raise what they please
+            return []
         whole += f".{part}" if whole else part
         found = (finder.find_spec(whole, folders) for finder in sys.meta_path)
         spec = next(filter(None, found), None)
