@@ -286,6 +286,8 @@ def test_a_leader_that_was_replaced_hears_of_it(monkeypatch: pytest.MonkeyPatch)
         assert group.still_leads()
         master.close()  # who is cut off saves what it has: the folder and the storage have epochs
         assert group.still_leads()
+        group.rank = 1  # as all have agreed a moment ago
+        assert not group.still_leads()
 
 
 def test_a_master_that_says_nothing_is_given_up(master: Master) -> None:

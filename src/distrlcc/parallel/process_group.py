@@ -293,6 +293,8 @@ class ProcessGroup:
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
+        if not self.leads:
+            return False
         if _boot_time() - self._asked < limits().silence / 2:
             return True  # it was not silent for long enough to be replaced; asking takes 1 ms
         with suppress(RuntimeError):
