@@ -125,10 +125,17 @@ class Session:
             self._strike(fault)
             if self.topology == "actors" and len(self._workers()) < 2:
                 self._strike(Fault("signal", "launcher", number=signal.SIGINT))
+            elif (fault.kind, fault.role, fault.host) == ("kill", "server", 0) and self._serves:
+                self._strike(Fault("kill", "launcher"))
         if not any(outcome.kind == "resumed" for outcome in self.outcomes):
             self._strike(Fault("signal", "launcher", number=signal.SIGTERM, pause=-1.0))
         end = Fault("signal", "launcher", number=signal.SIGINT, pause=-1.0)
         self._strike(end, last=True)
+
+    @property
+    def _serves(self) -> bool:
+        """Whether node 0 only serves the others' ranks: its own do not come back."""
+        return self.topology == "nodes" and not self.run.ranks(0)
 
     def _workers(self) -> list[int]:
         leader = self.run.leader()

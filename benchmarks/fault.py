@@ -146,6 +146,8 @@ def _killed(topology: str, role: str, *, first: bool) -> Promise:
         return Promise(leaves=(-9,), named=_KILLED)
     if (topology, role) == ("actors", "leader"):
         return Promise((3,), must=True, seconds=15.0)
+    if (topology, role) == ("nodes", "server") and first:
+        return Promise(named=_KILLED)  # its launcher serves the others' ranks, without any
     if role in ("server", "tunnel"):
         return Promise((3,), must=True, seconds=alone) if first else Promise(leaves=(3,))
     if role == "helper":

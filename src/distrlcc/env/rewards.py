@@ -30,6 +30,8 @@ class RewardConfig:
     """One of `REWARDS`, or a reference to a `Reward`."""
     delay_weight: float = 0.5
     """Price of a queueing delay of one round trip."""
+    beside_weight: float = 1.0
+    """Share of that price that is paid beside a scheme's flow, which decides on the queue."""
     loss_weight: float = 10.0
     """Price of losing every packet."""
     delay_weights: tuple[float, ...] = ()
@@ -45,7 +47,7 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         REWARDS.pin(self, "name")
-        check_fields(self, "delay_weight loss_weight window_weight guard_weight fairness_weight", 0)
+        check_fields(self, "delay_weight beside_weight loss_weight window_weight guard_weight fairness_weight", 0)
         if self.delay_weights:
             self._check_range()
 
@@ -164,9 +166,16 @@ def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
 
 
 def distrlcc(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
-    """Ours: utilisation - a * queueing delay in RTTs - b * loss."""
+    """Ours: utilisation - a * queueing delay in RTTs - b * loss.
+
+    Beside a scheme's flow a is multiplied with `RewardConfig.beside_weight`, in the simulator: an
+    agent that pays in full for a queue which CUBIC fills leaves CUBIC the link.
+    """
     wasted, delay, loss = outcome(stats, link)
-    return np.asarray(1.0 - wasted - config.delay_weight * delay - config.loss_weight * loss)
+    price = config.delay_weight * delay
+    if link.schemes is not None:
+        price = np.where(link.schemes > 0, config.beside_weight * price, price)
+    return np.asarray(1.0 - wasted - price - config.loss_weight * loss)
 
 
 def preferred(

@@ -42,10 +42,23 @@ class HeldOut:
     """The same links at every scoring."""
 
     def __init__(self, config: RunConfig | ImitateConfig, spec: PolicySpec) -> None:
-        """Take a run's configuration and its policy's spec."""
+        """Take a run's configuration and its policy's spec.
+
+        Raises:
+            ConfigError: The held-out links have more agents than there is room for.
+        """
         env, seconds = config.env.undisturbed(), config.held_out.seconds
         self._config = replace(env, world="simulated", stagger=False, episode_s=seconds, rooms=())
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
+        # Made once: environments made anew for each scoring left memory in pieces, hour by hour.
+        self._env = LinkVectorEnv(
+            self._links * self._config.agents,
+            self._config,
+            split="validation",
+            with_labels=False,
+            autoreset=False,
+            preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
+        )
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
         """Score weights under both ways of acting."""
@@ -72,22 +85,13 @@ class HeldOut:
 
         NaN on links on which no agent ran.
         """
-        agents = self._config.agents
-        count = self._links * agents
-        env = LinkVectorEnv(
-            count,
-            self._config,
-            split="validation",
-            seed=0,
-            with_labels=False,
-            autoreset=False,
-            preferences=np.modf(np.arange(self._links) * _GOLDEN)[0],
-        )
+        agents, env = self._config.agents, self._env
+        count = env.num_envs
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))
         actor = ActingPolicy(policy, count, stream_key(self._seed, "held-out"))
         sums, counts = np.zeros((2, 4, count))
         running = np.ones(count, bool)
-        observation, info = env.reset()
+        observation, info = env.reset(seed=0)
         while running.any():
             # All act, with draws of their own; rewards count while an agent's episode runs.
             active = info.get("active", running)
