@@ -86,7 +86,12 @@ def write_together(
         if before_rename is not None:
             before_rename()
         for name in files:
-            temporary[name].replace(folder / name)
+            try:
+                temporary[name].replace(folder / name)
+            except FileNotFoundError:
+                if before_rename is not None:  # who took the folder over has removed it
+                    before_rename()
+                raise
         place = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(place)  # without it a power cut may undo the renames
@@ -115,7 +120,7 @@ def remove_temporary(folder: Path, epoch: int = 0) -> None:
     for path in folder.glob(".*.tmp"):
         written, _, rest = path.name.split(".")[-2].partition("-")
         pid = rest.partition("-")[0]
-        old = not written.isdigit() or 0 < int(written) < epoch
+        old = not (written.isascii() and written.isdigit()) or 0 < int(written) < epoch
         with suppress(OSError):
             if old or (written == "0" and not Path(f"/proc/{pid}").exists()):
                 path.unlink(missing_ok=True)

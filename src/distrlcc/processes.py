@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
+LAUNCHER = "DISTRLCC_LAUNCHER"
+"""Variable in which a launcher tells its fork server which process it is."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STARTED = 19  # of the fields after the name in /proc/PID/stat: when, in ticks since the boot
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from distrlcc.actors.actor import Report
 from distrlcc.actors.engine import Worker
 from distrlcc.actors.worker_pool import WorkerState
 from distrlcc.actors.worker_table import WorkerTable
+from distrlcc.runs.leadership import FencedError
 from distrlcc.runs.progress import Progress
 
 
@@ -45,3 +47,13 @@ def test_a_row_for_each_worker_in_the_terminal_and_in_the_file(tmp_path: Path) -
     assert [row["worker"] for row in rows] == list(range(40))
     assert {(row["update"], row["seconds"]) for row in rows} == {(9, 3.25)}
     assert rows[1]["link"] == "indigo/1"
+
+
+def test_a_trainer_that_was_replaced_writes_no_row(tmp_path: Path) -> None:
+    def check() -> None:
+        raise FencedError("replaced")
+
+    table = WorkerTable(Progress(1000), tmp_path / "workers.jsonl", check)
+    with pytest.raises(FencedError):
+        table.show(_states(2), update=9, seconds=3.25)
+    assert not list(tmp_path.iterdir())

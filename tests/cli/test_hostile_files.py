@@ -246,6 +246,18 @@ def test_a_run_directory_with_a_link(capfd: pytest.CaptureFixture[str], name: st
     assert victim.read_text() == "mine"
 
 
+def test_a_run_directory_whose_lock_is_another_file_as_well(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    _run(b"torn")
+    victim = Path("victim")
+    victim.write_text("mine")
+    Path("run/.lock").unlink(missing_ok=True)
+    Path("run/.lock").hardlink_to(victim)
+    _line(capfd, "train --resume --out run")
+    assert victim.read_text() == "mine"
+
+
 def test_a_run_directory_with_a_pipe_does_not_wait(capfd: pytest.CaptureFixture[str]) -> None:
     _run(b"torn")
     os.mkfifo("run/.lock")

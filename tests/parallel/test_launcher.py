@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +17,7 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import GroupError
-from distrlcc.parallel.launcher import Launcher, Outcome
+from distrlcc.parallel.launcher import Launcher, Outcome, mark_rank
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.processes import find_process
 from tests.hosts import fork_server, rank_processes, wait_until
@@ -136,6 +139,28 @@ def test_a_killed_launcher_takes_its_children_and_its_folder_with_it(
             launcher.process.kill()
             launcher.nothing_is_left()
         assert not list(Path(temporary).iterdir())
+
+
+def test_a_fork_servers_folder_goes_with_a_launcher_that_was_gone_before(tmp_path: Path) -> None:
+    with TemporaryDirectory() as temporary:
+        place = Path(temporary, "pymp-x", "listener-x")
+        place.parent.mkdir()
+        script = f"import socket; s = socket.socket(socket.AF_UNIX); s.bind({str(place)!r})"
+        script += "; import distrlcc.parallel.fork_server"
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        own = os.environ | {"DISTRLCC_LAUNCHER": str(gone.pid)}
+        subprocess.run([sys.executable, "-c", script], env=own, check=True)
+        assert not list(Path(temporary).iterdir())
+
+
+def test_a_warning_is_one_line_that_a_terminal_may_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    mark_rank(1)
+    line = warnings.formatwarning("\x1b[31m" + 3000 * "x" + "\n", UserWarning, "file", 1)
+    assert line.startswith("distrlcc: rank 1: \\x1b[31mxxx")
+    assert len(line) < 900
+    assert line.count("\n") == 1
 
 
 def test_a_launcher_killed_while_its_children_start_leaves_none(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ def test_only_who_leads_ends_a_run_and_what_is_no_number_is_not_there() -> None:
         master.begin(0)
         spec = RankSpec(address="127.0.0.1", port=master.port, slot=0, size=1, join_seconds=5.0)
         store = connect(spec, spec.join_seconds)
+        store.set("0/finished", "0")  # none leads yet
+        assert not has_ended(store, 0)
         assert raise_to(store, 3) == 3
         assert not has_ended(store, 0)
         for foreign in ("", "x", "-1", "3.0", "²", "9" * 5000, "2", "4"):

@@ -1,6 +1,7 @@
 """What an update measured is written once, as JSON and to TensorBoard, and goes with a rewind."""
 
 import json
+import resource
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import OutputError
+from distrlcc.runs.event_file import EventFile
 from distrlcc.runs.metrics_log import MetricsLog, cut_after, read_metrics
 from tests.parallel.commands import rows, updates
 
@@ -68,6 +70,25 @@ def test_tensorboard_shows_each_update_once_after_a_rewind(tmp_path: Path) -> No
     assert set(events.Tags()["scalars"]) == {"time/steps", "episodes/loss", "learning/policy_loss"}
     assert [(e.step, e.value) for e in events.Scalars("episodes/loss")] == [(10, 1.0)]
     assert [(e.step, e.value) for e in events.Scalars("learning/policy_loss")] == [(20, 20.0)]
+
+
+def test_what_a_full_disk_broke_off_stands_once_there_is_room(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    file = EventFile(tmp_path, {})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    room = next(tmp_path.iterdir()).stat().st_size + 20  # part of a record
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.write(1, {"steps": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    file.write(2, {"steps": 2.0})
+    file.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [e.step for e in events.Scalars("time/steps")] == [1, 2]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 4000])

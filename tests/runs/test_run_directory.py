@@ -112,12 +112,14 @@ def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> Non
         file.write('{"update": 2, "lo')  # killed in the middle of a line
     workers = [f'{{"update": {update}, "worker": 0}}\n' for update in (0, 1, 1, 3)]
     (run.path / "workers.jsonl").write_text("".join(workers) + '{"update": 1, "wor')
+    (tmp_path / "other").hardlink_to(run.path / "workers.jsonl")
     with RunDirectory.resume(run.path, Config(), tensorboard=False) as again:
         assert again.load() == {"update": 2}
         before = (run.path / "metrics.jsonl").read_bytes().splitlines()[:2]
         again.rewind(2)
         assert updates(again.path) == [1, 2]
         assert (run.path / "workers.jsonl").read_text() == "".join(workers[:3])
+        assert (tmp_path / "other").read_text().startswith("".join(workers))  # it is not ours
         again.metrics.log(3, {})
         assert updates(again.path) == [1, 2, 3]
         assert (run.path / "metrics.jsonl").read_bytes().splitlines()[:2] == before

@@ -18,7 +18,7 @@ from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob, open_directory
-from distrlcc.parallel.store import note_end
+from distrlcc.parallel.store import note_end, raise_to
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
@@ -95,7 +95,8 @@ def rpc_rank(spec: RankSpec, job: TrainJob) -> int:
     state = actor_state(job, spec.device)
     let_threads_preempt(True)
     admission = admit(spec, interface, own)
+    epoch = raise_to(admission.store, 1)  # the trainer leads as long as it lives
     try:
         return train_on_engine(job, state, TorchRpcEngine(spec, admission))
     finally:
-        note_end(admission.store, spec.attempt, 0)  # the trainer leads as long as it lives
+        note_end(admission.store, spec.attempt, epoch)

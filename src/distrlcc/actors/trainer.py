@@ -62,7 +62,7 @@ def train_on_engine(
             run.rewind(state.counters.update)
         shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)
         stack.enter_context(shown)
-        table = WorkerTable(shown, job.out / "workers.jsonl")
+        table = WorkerTable(shown, job.out / "workers.jsonl", run.check)
         # Start the workers, and train.
         patience = limits().start if patience is None else patience
         seconds = state.counters.seconds

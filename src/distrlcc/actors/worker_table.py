@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
@@ -21,9 +22,11 @@ _COLUMNS = ("worker", "link", "steps/s", "version", "lag", "utilisation", "delay
 class WorkerTable:
     """A table of workers below the progress, and ``workers.jsonl``."""
 
-    def __init__(self, progress: Display, path: Path) -> None:
-        """Take where to show and where to write."""
-        self.progress, self._path = progress, path
+    def __init__(
+        self, progress: Display, path: Path, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Take where to show and where to write, and what raises once another process leads."""
+        self.progress, self._path, self._check = progress, path, check
         self._written = float("-inf")
         self._workers: list[WorkerState] = []
         progress.below = self.table
@@ -33,6 +36,7 @@ class WorkerTable:
 
         Raises:
             OutputError: The file cannot be written.
+            FencedError: Another process has taken the run over.
         """
         self._workers = workers
         if monotonic() - self._written < WRITE_SECONDS:
@@ -41,6 +45,7 @@ class WorkerTable:
         self.progress.redraw()
         when = {"seconds": round(seconds, 3), "update": update}
         lines = [json.dumps(when | _figures(state)) + "\n" for state in self._workers]
+        self._check()
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(lines)

@@ -47,7 +47,8 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         REWARDS.pin(self, "name")
-        check_fields(self, "delay_weight beside_weight loss_weight window_weight guard_weight fairness_weight", 0)
+        check_fields(self, "delay_weight loss_weight window_weight guard_weight fairness_weight", 0)
+        check_fields(self, "beside_weight", 0, 1)
         if self.delay_weights:
             self._check_range()
 

@@ -22,14 +22,14 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError
+from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError, printable
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import own_token
 from distrlcc.parallel.gate import Tunnel
 from distrlcc.parallel.interface import resolve
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, RunWatch, open_tunnel, wait_for_attempt
-from distrlcc.processes import die_with_parent
+from distrlcc.processes import LAUNCHER, die_with_parent
 from distrlcc.runs.stopper import Stopper
 
 Target = Callable[[RankSpec, Any], Any]
@@ -294,9 +294,11 @@ class Launcher:
         # die, nor a process that still imports: both begin with it held back.
         resource_tracker.ensure_running()  # first, as it lets signals through when it starts
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_GROUP_SIGNALS})
+        os.environ[LAUNCHER] = str(os.getpid())
         try:
             process.start()
         finally:
+            del os.environ[LAUNCHER]
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sender.close()
         self._children.append(_Child(spec, process, receiver))
@@ -361,7 +363,7 @@ def mark_rank(slot: int) -> None:
 
     def one_line(message: Any, category: type[Warning], *_: Any) -> str:
         kind = "" if category is UserWarning else f"{category.__name__}: "
-        return f"distrlcc: {rank}{kind}{message}\n"
+        return f"distrlcc: {rank}{kind}{printable(str(message))}\n"
 
     warnings.formatwarning = one_line  # type: ignore[assignment]
 

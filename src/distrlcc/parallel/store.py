@@ -253,7 +253,7 @@ def note_end(store: Any, attempt: int, epoch: int) -> None:
 
 def has_ended(store: Any, attempt: int) -> bool:
     """Say whether the one that leads has noted an attempt's end; of others it is not believed."""
-    return number_in(store, f"{attempt}/finished") == max(number_in(store, _EPOCH), 0)
+    return 0 < number_in(store, _EPOCH) == number_in(store, f"{attempt}/finished")
 
 
 def newest_attempt(store: Any) -> int:

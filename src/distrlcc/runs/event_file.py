@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from os import getpid
 from pathlib import Path
@@ -45,7 +46,7 @@ class EventFile:
         folder.mkdir(exist_ok=True)
         now = datetime.now(UTC).timestamp()
         name = f"events.out.tfevents.{now:017.6f}.{platform.node()}.{getpid()}"
-        self._file = (folder / name).open("xb", buffering=0)
+        self._file = (folder / name).open("xb")
         self._records = RecordWriter(self._file)
         self._write(file_version="brain.Event:2")
         if first_step is not None:
@@ -61,7 +62,9 @@ class EventFile:
     def _write(self, **what: object) -> None:
         event = Event(wall_time=datetime.now(UTC).timestamp(), **what)
         self._records.write(event.SerializeToString())
+        self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with suppress(OSError):  # what a full disk has no room for was said when it was written
+            self._file.close()

@@ -97,4 +97,4 @@ def _remove_temporary(folder: Path, epoch: int) -> None:
 
 def _number(path: Path) -> int:
     number = path.name.removeprefix(_EPOCH)
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isascii() and number.isdigit() else 0

@@ -231,7 +231,20 @@ class RunDirectory:
             self._write_versions(noted)
         self.go_on(update)
         if (self.path / "workers.jsonl").exists():
-            cut_after(self.path / "workers.jsonl", update)
+            self._cut(self.path / "workers.jsonl", update)
+
+    def _cut(self, path: Path, update: int) -> None:
+        """Drop a file's lines of later updates; it may be another folder's as well."""
+        copy = temporary_path(path, self._epoch)
+        try:
+            shutil.copyfile(path, copy)
+            cut_after(copy, update)
+            self.check()
+            copy.replace(path)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}") from None
+        finally:
+            copy.unlink(missing_ok=True)
 
     def go_on(self, kept: int | None) -> None:
         """Go on with the metrics that are there; for ``kept`` see `MetricsLog.begin_after`."""
@@ -337,7 +350,7 @@ def take_lock(path: Path) -> TextIO | None:
     """
     file = None
     try:
-        file = (path / ".lock").open("w")
+        file = (path / ".lock").open("a")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if file is not None:
