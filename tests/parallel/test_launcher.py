@@ -188,6 +188,9 @@ def test_node_0_serves_the_others_only_while_one_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "absence=3,retry=0.3")
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     folders = [tmp_path / "0", tmp_path / "1"]
@@ -203,6 +206,7 @@ def test_node_0_serves_the_others_only_while_one_is_heard(
         time.sleep(4.0)
         assert first.process.poll() is None
         assert first.said[-1].endswith("none is left here; it serves the others while they live")
+        assert len(list(temporary.iterdir())) == 1, "more than the second's is left"
         _kill_rank(second)
         assert second.process.wait(5) == 3
         assert first.process.wait(8) == 3

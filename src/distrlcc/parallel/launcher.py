@@ -18,9 +18,9 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, cast
 
 from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError, printable
 from distrlcc.limits import limits
@@ -213,6 +213,7 @@ class Launcher:
             others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
             if failure is not None and others_go_on and not (self._ended or self._asked):
                 self._say(f"{failure}; none is left here; it serves the others while they live")
+                cast(Any, util)._run_finalizers()  # the folder of its fork server, which may be dead
                 while not (run.over.wait(limits().tick) or stopper.signal):
                     if time.monotonic() - run.heard > limits().absence:
                         silence = f"no other machine has been heard for {limits().absence:.0f} s"
