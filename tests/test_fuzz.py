@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from safetensors.numpy import load, save
 
 from distrlcc.actors.admission import Claim
 from distrlcc.cli.run_arguments import read_nodes, run_config
+from distrlcc.cluster.session import node_identity, read_row
 from distrlcc.config import override, to_toml
 from distrlcc.data.manifest import Spaces
 from distrlcc.data.reader import StoredData
@@ -37,7 +39,7 @@ from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.recipes.registry import recipe
 from distrlcc.recipes.result_row import ResultRow, shipped_rows
-from distrlcc.runs.identity import check_identity, identity
+from distrlcc.runs.identity import check_identity, differences, identity
 from distrlcc.runs.metrics_log import cut_after
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import env_run
@@ -337,6 +339,17 @@ def master(folder: Path) -> tuple[Document, Parse]:
             check_identity(json.loads(data) if isinstance(data, bytes) else data, own)
 
     return st.one_of(texts(own), toml), read
+
+
+@parser
+def head(folder: Path) -> tuple[Document, Parse]:
+    own = node_identity()
+
+    def read(data: bytes) -> None:
+        with patch("distrlcc.cluster.session.ask_store", lambda *_: data):
+            differences(read_row("10.0.0.1:6379", "token"), own)
+
+    return texts(own | {"config": "x"}), read
 
 
 @parser

@@ -21,12 +21,13 @@ from typing import Any
 import pytest
 
 import distrlcc
-from distrlcc.cluster import state
+from distrlcc.cluster import session, state
 from distrlcc.cluster.cluster import head_interface, health, stop
-from distrlcc.cluster.session import parse_address, read_row
+from distrlcc.cluster.session import node_identity, parse_address, read_row
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import checked_token
 from distrlcc.processes import Process, descendants, find_process
+from distrlcc.runs.identity import differences
 from distrlcc.tune.report import read_reports
 from tests.hosts import Hosts, listening, wait_until
 
@@ -120,6 +121,22 @@ def test_another_program_is_not_taken_for_ray(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(GroupError, match="no Ray cluster answers") as caught:
             read_row(f"127.0.0.1:{silent.getsockname()[1]}", TOKEN)
         assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("row", [b"[1", b"7", b'{"config": 7}', b"[" * 50_000, b'{"\xff": ""}'])
+def test_a_heads_row_that_is_none_is_one_error(row: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "ask_store", lambda *_: row)
+    with pytest.raises(GroupError, match="said something else than expected") as caught:
+        read_row("10.0.0.1:6379", TOKEN)
+    assert caught.value.exit_code == 2
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_heads_row_has_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = json.dumps(node_identity() | {"config": "no TOML", "more": "x"}).encode()
+    monkeypatch.setattr(session, "ask_store", lambda *_: row)
+    table = differences(read_row("10.0.0.1:6379", TOKEN), node_identity())
+    assert [line.split() for line in table.splitlines()[1:]] == [["more", "x", "(absent)"]]
 
 
 def test_the_cluster_file_is_what_ray_up_reads() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
@@ -29,6 +28,7 @@ from distrlcc.cluster.state import (
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.extras import require
 from distrlcc.limits import limits
+from distrlcc.parallel.admission import Identity, decode
 from distrlcc.processes import keeper
 from distrlcc.runs.identity import identity, package_version
 from distrlcc.runs.stopper import SIGNALS
@@ -242,7 +242,7 @@ def read_row(address: str, token: str) -> dict[str, str]:
     There are none if the cluster was not started by ``distrlcc cluster start``.
 
     Raises:
-        DistrlccError: See `ask_store`; or the cluster has another token.
+        DistrlccError: See `ask_store`; or the cluster has another token, or its row is none.
     """
     row = ask_store(address, token)
     if row is None:
@@ -251,7 +251,9 @@ def read_row(address: str, token: str) -> dict[str, str]:
             "'distrlcc cluster status --show-token' on the head shows it",
             exit_code=2,
         )
-    return dict(json.loads(row)) if row else {}
+    versions: dict[str, str] = decode(row or b"{}", Identity, f"the head at {address}")
+    versions.pop("config", "")  # a head has none; a stranger's need not be TOML
+    return versions
 
 
 def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:
