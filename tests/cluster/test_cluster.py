@@ -48,10 +48,10 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_port_is_named_and_none_twice() -> None:
-    assert state.name_ports(6379) == "6379-6386 and 10002-10999"
+    assert state.name_ports(6379) == "6379-6385 and 10002-10999"
     ports = state.port_settings(6379, head=True)
-    assert list(ports.values()) == list(range(6379, 6387))
-    assert list(state.port_settings(6379, head=False).values()) == list(range(6380, 6386))
+    assert list(ports.values()) == list(range(6379, 6386))
+    assert list(state.port_settings(6379, head=False).values()) == list(range(6380, 6385))
     state.check_ports(23_400, head=True)
     with (
         socket.create_server(("127.0.0.1", 23_402)),
@@ -262,8 +262,8 @@ def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> 
     assert list(storage.iterdir()) == []
 
     # Ray listens where it was told, but for what it opens to all unless it runs on loopback alone:
-    # its control store, node manager, objects, the agent's gRPC and metrics, and all workers.
-    for host, wide in ((0, {6379, 6380, 6381, 6383, 6385}), (1, {6380, 6381, 6383, 6385})):
+    # its control store, node manager, objects, the agent's gRPC, and all workers; no metrics.
+    for host, wide in ((0, {6379, 6380, 6381, 6383}), (1, {6380, 6381, 6383})):
         at = listening(cluster.hosts.processes(host))
         open_to_all = {port for where, port in at if where == "0.0.0.0"}
         assert {port for port in open_to_all if not 10_002 <= port <= 10_999} == wide

@@ -51,7 +51,8 @@ _ENVIRONMENT = {
     # Members report what is to be shown: not all that processes print, nor a page on each death.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    # These would be open to all; without a valid port Ray leaves them away.
+    # Metrics would be open to all, without the token.
+    "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
     "SPT_NOENV": "1",  # a process that renames itself keeps its environment, and so its mark

@@ -31,7 +31,6 @@ _PORTS = (
     ("--runtime-env-agent-port", "runtime environments", False),
     ("--dashboard-agent-grpc-port", "dashboard's agent (gRPC)", False),
     ("--dashboard-agent-listen-port", "dashboard's agent (HTTP)", False),
-    ("--metrics-export-port", "metrics", False),
     ("--ray-client-server-port", "the head's Ray client", True),
 )
 """Flag of ``ray start``, purpose, and whether only the head has it."""
