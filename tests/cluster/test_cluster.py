@@ -22,10 +22,11 @@ import pytest
 
 import distrlcc
 from distrlcc.cluster import session, state
-from distrlcc.cluster.cluster import head_interface, health, stop
+from distrlcc.cluster.cluster import addresses, head_interface, health, start_head, stop
 from distrlcc.cluster.session import node_identity, parse_address, read_row
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import checked_token
+from distrlcc.parallel.interface import Interface, interfaces
 from distrlcc.processes import Process, descendants, find_process
 from distrlcc.runs.identity import differences
 from distrlcc.tune.report import read_reports
@@ -112,6 +113,32 @@ def test_addresses_have_a_port_and_are_this_machines() -> None:
             parse_address(text)
     with pytest.raises(ConfigError, match="expected an address of this machine"):
         head_interface("203.0.113.9", "")
+
+
+@pytest.mark.parametrize("public", ["8.8.8.8", "2001:4860:4860::8888"])
+def test_a_public_address_is_refused_on_any_interface(
+    public: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    ours = [Interface("lo", "127.0.0.1"), Interface("eth0", "10.0.0.1")]
+    at = "distrlcc.cluster.cluster"
+    monkeypatch.setattr(f"{at}.interfaces", lambda: ours)
+    monkeypatch.setattr(f"{at}.addresses", lambda: [*ours, Interface("eth1", public)])
+    # A port that is taken shows who would have started.
+    with socket.create_server(("127.0.0.1", 23_420)):
+        with pytest.raises(ConfigError, match="close ports 23420-23426 and ") as caught:
+            start_head("10.0.0.1", 23_420)
+        assert f"eth1 ({public})" in str(caught.value)
+        for ip, allow in (("10.0.0.1", True), ("127.0.0.1", False)):
+            with pytest.raises(GroupError, match="port 23420"):
+                start_head(ip, 23_420, allow_public=allow)
+
+
+def test_addresses_of_ipv6_are_found_too() -> None:
+    found = addresses()
+    assert set(interfaces()) <= set(found)
+    with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        assert Interface("lo", "::1") in found
 
 
 def test_another_program_is_not_taken_for_ray(monkeypatch: pytest.MonkeyPatch) -> None:

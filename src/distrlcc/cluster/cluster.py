@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -27,7 +28,13 @@ from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, MARK, No
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, own_token
-from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
+from distrlcc.parallel.interface import (
+    Interface,
+    interface_towards,
+    interfaces,
+    is_loopback,
+    resolve,
+)
 from distrlcc.processes import Process, find_process, keeper, kill_marked, marked
 from distrlcc.runs.identity import differences
 
@@ -208,6 +215,16 @@ def head_interface(ip: str, name: str) -> Interface:
     )
 
 
+def addresses() -> list[Interface]:
+    """Return this machine's addresses, those of IPv6 too."""
+    found = interfaces()
+    with suppress(FileNotFoundError):  # no IPv6 in this kernel
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            number, *_, name = line.split()
+            found.append(Interface(name, str(ipaddress.IPv6Address(int(number, 16)))))
+    return found
+
+
 def _check_versions(head: str, token: str) -> None:
     """Compare this machine's versions with those that the head has written."""
     row = session.read_row(head, token)
@@ -270,6 +287,13 @@ def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_publ
             raise ConfigError(
                 f"{address} is a public address, and what Ray sends is not encrypted: use a "
                 "private network or a VPN, or give --allow-public"
+            )
+    # Ray listens on every interface, except a head on loopback.
+    for each in [] if allow_public or is_loopback(head) else addresses():
+        if ipaddress.ip_address(each.address).is_global:
+            raise ConfigError(
+                f"{each} is a public address, where Ray listens as well: close ports "
+                f"{state.name_ports(port)} on that interface, then give --allow-public"
             )
     on_head = own.address == head
     state.check_ports(port, head=on_head)
