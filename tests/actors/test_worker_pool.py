@@ -225,7 +225,7 @@ def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_dropped(
         return obs, rewards, *rest
 
     monkeypatch.setattr(LinkVectorEnv, "step", spoil)
-    engine = InProcessEngine(WORKERS)
+    engine = Replacing(WORKERS)
     with _pool(engine, capacity=2) as (pool, taker):
         queue = pool.queue
         monkeypatch.setattr(taker, "check", lambda: None)  # numbers are missing
@@ -240,6 +240,15 @@ def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_dropped(
             assert np.isfinite(segment.rollout.obs).all()
             assert np.isfinite(segment.rollout.rewards).all()
         assert queue.received == queue.used + queue.refused.total() + len(queue)
+
+
+class Replacing(InProcessEngine):
+    """Has another worker take the place of one that is dropped, as Ray does, unless told not to."""
+
+    def drop(self, worker: Worker, *, again: bool = True) -> None:
+        super().drop(worker)
+        if again:
+            self.join(worker.index)
 
 
 def test_late_segments_are_refused_and_named_each_time() -> None:

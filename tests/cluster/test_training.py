@@ -163,6 +163,20 @@ def test_workers_answer_die_and_come_back(cluster: Any) -> None:
     wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
 
 
+def test_a_worker_that_is_dropped_for_good_is_not_replaced(cluster: Any) -> None:
+    resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
+    with _engine(cluster, resources, 2) as engine:
+        wait_until(lambda: len(engine.living()) == 2, 60.0, "two workers")
+        first, second = sorted(engine.living(), key=lambda worker: worker.index)
+        engine.drop(first, again=False)
+        engine.drop(second)
+        wait_until(lambda: len(engine.living()) == 3, 60.0, "another in one place")
+        time.sleep(3.0)  # far longer than until an engine asks for another
+        engine.living()
+        assert [worker.index for worker in engine.seen.joined[2:]] == [1]
+        assert len(_members(cluster, "Host")) == 1
+
+
 def test_a_worker_of_another_version_is_refused_with_the_difference(cluster: Any) -> None:
     resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
     with _engine(cluster, resources, 1, torch="1.0", code="other") as engine:

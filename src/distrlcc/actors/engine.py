@@ -74,8 +74,11 @@ class Engine(Protocol):
         """Return which workers joined and left since the last call; at first all are new."""
         ...
 
-    def drop(self, worker: Worker) -> None:
-        """Do not call a worker again, nor wait for its answers."""
+    def drop(self, worker: Worker, *, again: bool = True) -> None:
+        """Do not call a worker again, nor wait for its answers.
+
+        Unless ``again``, no other worker may take its place.
+        """
         ...
 
     def close(self) -> None:
@@ -134,8 +137,8 @@ class InProcessEngine:
             seen, self._changes = self._changes, Changes()
         return seen
 
-    def drop(self, worker: Worker) -> None:
-        """See `Engine`."""
+    def drop(self, worker: Worker, *, again: bool = True) -> None:
+        """See `Engine`; none ever takes its place."""
         self.dropped.append(worker)
         self._end(worker)
 

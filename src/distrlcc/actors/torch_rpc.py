@@ -116,8 +116,8 @@ class TorchRpcEngine:
             seen, self._changes = self._changes, Changes()
         return seen
 
-    def drop(self, worker: Worker) -> None:
-        """See `Engine`."""
+    def drop(self, worker: Worker, *, again: bool = True) -> None:
+        """See `Engine`; none ever takes its place."""
         self._ranks.pop(worker, None)
 
     def close(self) -> None:

@@ -256,7 +256,8 @@ class WorkerPool:
                 self._events.append(f"refused: {said}")
             self._changed.notify_all()
         if state.not_finite >= _OFFENCES:
-            self._drop(state.worker, f"{_OFFENCES} times sent numbers that are not finite")
+            reason = f"{_OFFENCES} times sent numbers that are not finite"
+            self._drop(state.worker, reason, again=False)
         if report.still_seconds > limits().stall:
             self._drop(state.worker, f"its environment hangs for {report.still_seconds:.0f} s")
 
@@ -288,10 +289,10 @@ class WorkerPool:
     def _send(self, worker: Worker, kind: str, future: Future[Any]) -> None:
         future.add_done_callback(lambda done: self._answers.put((worker, kind, done)))
 
-    def _drop(self, worker: Worker, reason: str) -> None:
+    def _drop(self, worker: Worker, reason: str, *, again: bool = True) -> None:
         if worker not in self._workers:
             return
-        self._engine.drop(worker)
+        self._engine.drop(worker, again=again)
         with self._changed:
             state = self._workers.pop(worker)
             left = len(self._workers)

@@ -114,13 +114,14 @@ class RayEngine:
             seen, self._changes = self._changes, Changes()
         return seen
 
-    def drop(self, worker: Worker) -> None:
-        """See `Engine`; another takes its place."""
+    def drop(self, worker: Worker, *, again: bool = True) -> None:
+        """See `Engine`; else another takes its place."""
         with self._lock:
             slot = self._slot(worker)
             if slot is not None:
                 self._leave(slot)
-                self._kill(slot)
+                slot.again = slot.again if again else inf
+                self._kill(slot, restart=again)
 
     def close(self) -> None:
         """See `Engine`."""
