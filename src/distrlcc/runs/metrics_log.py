@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from distrlcc.errors import OutputError
+from distrlcc.errors import OutputError, reading
 from distrlcc.files import temporary_path
 
 if TYPE_CHECKING:
@@ -139,12 +139,19 @@ class MetricsLog:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return a row for each update of a run, in order; what is known later completes it."""
+    """Return a row for each update of a run, in order; what is known later completes it.
+
+    Raises:
+        OutputError: A line is damaged.
+    """
     found: dict[int, dict[str, Any]] = {}
-    for line in Path(path).read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n"):  # else it is being written
+    for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):  # it is being written
+            continue
+        damaged = f"line {number} of {path} is no row of metrics"
+        with reading(OutputError, damaged, "; put the file back, or take the line out"):
             row = json.loads(line)
-            found.setdefault(row["update"], {}).update(row)
+            found.setdefault(int(row["update"]), {}).update(row)
     return list(found.values())
 
 
