@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -43,6 +44,9 @@ from distrlcc.storage import Storage, say
 
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
+_TOLD = re.compile(rb"(\d{1,9}) (\d{1,3}(?:\.\d{1,3}){3}) (\d{1,5})")
+"""What rank 0 leaves there: the attempt, and its master's address and port."""
+_MOST_PORT, _SHOWN = 65535, 60
 
 
 @dataclass(frozen=True)
@@ -346,16 +350,15 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             alone = environment["LOCAL_WORLD_SIZE"] == environment["WORLD_SIZE"]
             master = Master(LOOPBACK if alone else own, 0, token=own_token())
             master.begin(attempt)
-            found = f"{attempt} {master.address} {master.port}"
-            store.set(_MASTER, found)
+            host, number = master.address, master.port
+            store.set(_MASTER, f"{attempt} {host} {number}")
         else:
             # Find it.
             deadline = time.monotonic() + group.join_seconds
             while True:
-                found = store.get(_MASTER).decode()
-                _, host, number = found.split()
+                attempt, host, number = _master_in(store.get(_MASTER))
                 try:
-                    socket.create_connection((host, int(number)), limits().call).close()
+                    socket.create_connection((host, number), limits().call).close()
                     break
                 except OSError:
                     if time.monotonic() > deadline:
@@ -367,7 +370,22 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})",
             exit_code=2,
         ) from None
-    count, host, number = found.split()
     local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
-    place = RankSpec(host, int(number), slot, size, attempt=int(count))
+    place = RankSpec(host, number, slot, size, attempt=attempt)
     return _spec(place, config, replace(group, elastic=False), local), master
+
+
+def _master_in(told: bytes) -> tuple[int, str, int]:
+    """Return the attempt, address and port of the master that torchrun's store names.
+
+    Raises:
+        GroupError: It names none.
+    """
+    found = _TOLD.fullmatch(told)
+    if found is None or not 0 < int(found[3]) <= _MOST_PORT:
+        raise GroupError(
+            f"torchrun's store has {told[:_SHOWN]!r} where rank 0's address belongs; is another "
+            "program at its port?",
+            exit_code=2,
+        )
+    return int(found[1]), found[2].decode(), int(found[3])

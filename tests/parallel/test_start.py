@@ -1,0 +1,44 @@
+"""How a rank finds its master under torchrun."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from distrlcc.errors import GroupError
+from distrlcc.parallel.start import _MASTER, _torchrun_spec
+from distrlcc.parallel.store import TCPStore
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.options import GroupOptions
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"",
+        b"\x80\xff",
+        b"0 10.0.0.1",
+        b"0 10.0.0.1 x",
+        b"0 10.0.0.1 0",
+        b"0 10.0.0.1 70000",
+        b"0 \0 29500",
+        b"-1 10.0.0.1 29500",
+        b"9" * 5000 + b" 10.0.0.1 29500",
+        b"0 10.0.0.1 29500 " + b"x" * 100_000,
+    ],
+)
+def test_what_a_stranger_leaves_in_torchruns_store_is_one_line(
+    told: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5.0)
+    )
+    store.set(_MASTER, told)
+    words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "1"}
+    words |= {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(GroupError, match="where rank 0's address belongs") as caught:
+        _torchrun_spec(recipe("quickstart"), GroupOptions(join_seconds=5.0))
+    assert len(str(caught.value).splitlines()) == 1
