@@ -25,8 +25,10 @@ from distrlcc.parallel.tunnel import Answer, Ask, Settings
 
 _GLOO = re.compile(rb"\x02\x00(..)\x7f\x00\x00\x01", re.DOTALL)
 """A sockaddr_in on loopback, its port in network order."""
-_RPC = re.compile(rb"uv://127\.0\.0\.1:(\d+)")
+_RPC = re.compile(rb"uv://127\.0\.0\.1:(\d{1,5})")
+_GATEWAY = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}:(\d{1,5})")
 _MARK = b"distrlcc gateway "
+_MOST_PORT, _SHOWN = 65535, 60
 _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -167,12 +169,19 @@ class TunnelStore(dist.Store):  # type: ignore[misc, name-defined]
         self._store.set(key, data)
 
     def get(self, key: str) -> bytes:
-        """See torch's Store."""
+        """See torch's Store.
+
+        Raises:
+            GroupError: A member told something else than where it listens.
+        """
         data = bytes(self._store.get(key))
         if not data.startswith(_MARK):
             return data
         place, _, data = data.removeprefix(_MARK).partition(b"\n")
-        gateway, port = place.decode(), _port(data)
+        found, port = _GATEWAY.fullmatch(place), _port(data)
+        if found is None or not (0 < int(found[1]) <= _MOST_PORT and 0 < port <= _MOST_PORT):
+            raise GroupError(f"a member said that it listens at {(place + data)[:_SHOWN]!r}")
+        gateway = place.decode()
         # On the same machine all reach each other directly.
         if gateway.rpartition(":")[0] == self._own[0].rpartition(":")[0]:
             return data

@@ -26,6 +26,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from distrlcc.errors import GroupError, reading
 from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent, run_soon
 
@@ -69,6 +70,27 @@ class Settings(msgspec.Struct):
     listener: int
     control: int
     parent: int
+
+
+def read_target(header: bytes) -> int | str:
+    """Return the port or service that another machine's tunnel asks for.
+
+    Raises:
+        GroupError: It asks for something else.
+    """
+    with reading(GroupError, "no port or service"):
+        found: int | str = msgspec.msgpack.decode(header, type=Port | Name)
+    return found
+
+
+def read_ask(line: bytes) -> Ask:
+    """Return what a process of this machine asks for.
+
+    Raises:
+        GroupError: It asks for something else.
+    """
+    with reading(GroupError, "no question"):
+        return msgspec.json.decode(line, type=Ask)
 
 
 def contexts(token: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -236,8 +258,8 @@ class _Server:
             async with asyncio.timeout(limits().call):
                 await loop.connect_accepted_socket(lambda: end, connection, ssl=self._listens)
                 (size,) = await end.read(1)
-                target = msgspec.msgpack.decode(await end.read(size), type=Port | Name)
-        except (OSError, TimeoutError, msgspec.MsgspecError, asyncio.CancelledError):
+                target = read_target(await end.read(size))
+        except (OSError, TimeoutError, GroupError, asyncio.CancelledError):
             _abort(end)
             connection.close()
             return
@@ -305,10 +327,10 @@ class _Server:
         try:
             own = struct.unpack("3i", found)[1] == os.geteuid()
             while own and (line := await reader.readline()):
-                ask = msgspec.json.decode(line, type=Ask)
+                ask = read_ask(line)
                 answer = await self._answer(ask, ports, servers)
                 writer.write(msgspec.json.encode(answer) + b"\n")
-        except (OSError, ValueError, msgspec.MsgspecError):
+        except (OSError, ValueError, GroupError):
             pass
         finally:
             writer.close()
