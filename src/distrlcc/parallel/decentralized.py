@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from distrlcc.errors import LEFT_OUT, GroupError
+from distrlcc.errors import LEFT_OUT, GroupError, reading
 from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.learn.rollout import Rollout
@@ -214,6 +215,9 @@ class ElasticGroup:
         With it go the rows that rank 0 has not confirmed, and who left and joined: whoever receives
         them may be the next rank 0. Return whether this rank's state was older: its batch is made
         empty then.
+
+        Raises:
+            GroupError: What was sent is no state of this run.
         """
         group, update = self._group, state.counters.update
         if not (quorum.behind or state.paused()):
@@ -224,10 +228,12 @@ class ElasticGroup:
         packed = group.broadcast(packed, quorum.source)
         if sends:
             return False
-        newest = unpack(packed)
-        self._recorder.unrecorded, self._events = newest.pop("rows"), newest.pop("events")
-        self._shares = True
-        state.load_shared_state(newest)
+        with reading(GroupError, f"{group.members[quorum.source]} sent a state that is none"):
+            newest = unpack(packed)
+            rows = msgspec.convert(newest.pop("rows"), dict[int, dict[str, Any]])
+            events = msgspec.convert(newest.pop("events"), list[str])
+            state.load_shared_state(newest)
+        self._recorder.unrecorded, self._events, self._shares = rows, events, True
         if state.counters.update == update:
             return False
         if batch is None:  # its environments must not repeat what was seen
