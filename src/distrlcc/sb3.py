@@ -138,6 +138,8 @@ def read_model(path: Path, config: EnvConfig, activation: str = "tanh") -> Polic
                 "whom you trust"
             ) from None
         arrays = {str(name): value.numpy(force=True) for name, value in dict(weights).items()}
+        if sum(array.nbytes for array in arrays.values()) > _MOST_BYTES:  # some share their bytes
+            raise ValueError(f"its weights have more than {_MOST_BYTES >> 20} MiB")
     return converted(arrays, config, activation, str(path))
 
 
@@ -151,11 +153,17 @@ def converted(
     """
     # The layers of the policy's network, in order.
     prefix = "mlp_extractor.policy_net."
-    found = re.findall(rf"^{re.escape(prefix)}(\d+)\.weight$", "\n".join(arrays), re.M)
+    found = re.findall(rf"^{re.escape(prefix)}(\d{{1,4}})\.weight$", "\n".join(arrays), re.M)
     layers = sorted(map(int, found))
     needed = [*(f"{prefix}{layer}" for layer in layers), "action_net"]
     parts = [f"{name}.{part}" for name in needed for part in ("weight", "bias")]
-    if not layers or set(parts) - set(arrays) or activation not in ("tanh", "relu"):
+    if (
+        not layers
+        or set(parts) - set(arrays)
+        or any(arrays[f"{name}.bias"].ndim != 1 for name in needed)
+        or any(map(np.iscomplexobj, arrays.values()))
+        or activation not in ("tanh", "relu")
+    ):
         raise PolicyFileError(
             f"{where} is not an MlpPolicy of dense layers with tanh or ReLU, such as PPO's and "
             "A2C's; train one of those"
@@ -177,13 +185,16 @@ def converted(
         guard=config.guard,
     )
     probe.close()
-    # SB3's critic has layers of its own, which a sender has no use for.
-    own = {name: np.zeros(shape, np.float32) for name, shape in expected_shapes(spec).items()}
-    own["normalizer.std"][:] = 1.0
+    own: dict[str, NDArray[Any]] = {}
     names = {f"trunk.{k}": f"{prefix}{layer}" for k, layer in enumerate(layers)}
     for ours, theirs in {**names, "policy_head": "action_net"}.items():
         for part in ("weight", "bias"):
             own[f"{ours}.{part}"] = arrays[f"{theirs}.{part}"].astype(np.float32)
+    # SB3's critic has layers of its own, which a sender has no use for.
+    for name, shape in expected_shapes(spec).items():
+        if name not in own:
+            own[name] = np.zeros(shape, np.float32)
+    own["normalizer.std"][:] = 1.0
     if "log_std" in own and "log_std" in arrays:
         own["log_std"] = arrays["log_std"].astype(np.float32)
     notes = {"trained with": "Stable-Baselines3"}
