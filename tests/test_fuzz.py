@@ -5,10 +5,13 @@ Each is spoiled with its structure in mind (`tests.hostile`), and its checksums 
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import time
 import tomllib
 import warnings
+import zipfile
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -30,17 +34,24 @@ from distrlcc.cluster.session import node_identity, read_row
 from distrlcc.config import override, to_toml
 from distrlcc.data.manifest import Spaces
 from distrlcc.data.reader import StoredData
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.vector import make_vector_env
 from distrlcc.errors import DistrlccError
 from distrlcc.net.link_log import ports
+from distrlcc.net.receiving import ReceiveServer
 from distrlcc.parallel.admission import Identity, decode
+from distrlcc.parallel.decentralized import ElasticGroup
+from distrlcc.parallel.gate import TunnelStore
 from distrlcc.parallel.membership import Membership
+from distrlcc.parallel.tunnel import Ask, read_ask, read_target
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.recipes.registry import recipe
 from distrlcc.recipes.result_row import ResultRow, shipped_rows
+from distrlcc.runs.checkpoint import pack
 from distrlcc.runs.identity import check_identity, differences, identity
-from distrlcc.runs.metrics_log import cut_after
+from distrlcc.runs.metrics_log import cut_after, read_metrics
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import env_run
 from distrlcc.sim.link import read_log, replay
@@ -49,6 +60,7 @@ from distrlcc.sim.throughput_log import KINDS, read_throughput
 from distrlcc.sim.trace import load_trace, parse_trace
 from distrlcc.storage import Storage
 from distrlcc.transport import wire
+from distrlcc.transport.handshake import MAX_SESSIONS
 from distrlcc.tune.outcome import read_best
 from distrlcc.tune.report import read_reports
 from distrlcc.tune.space import Distribution
@@ -371,6 +383,72 @@ def members(folder: Path) -> tuple[Document, Parse]:
 
 
 @parser
+def told(folder: Path) -> tuple[Document, Parse]:
+    gloo = b"\x02\x00\x12\x34\x7f\x00\x00\x01" + bytes(8)
+    wholes = [
+        b"distrlcc gateway 10.0.0.1:29500\n%b" % data
+        for data in (gloo, b"uv://127.0.0.1:4660", b"uv://127.0.0.1:" + b"9" * 5000)
+    ]
+    places = st.sampled_from(
+        ["x", "\0", "²", "-1", "10.0.0.1", "0", "65536", "9" * 5000, "x" * 9999]
+    )
+    made = st.tuples(places, places, st.sampled_from(wholes)).map(
+        lambda d: (
+            b"distrlcc gateway %b:%b\n%b" % (d[0].encode(), d[1].encode(), d[2].partition(b"\n")[2])
+        )
+    )
+
+    def way(gateway: str, port: int) -> int:
+        host, _, number = gateway.rpartition(":")
+        read_ask(msgspec.json.encode(Ask(port, host, int(number))))  # as the tunnel does
+        return port
+
+    def read(data: bytes) -> None:
+        store = TunnelStore(SimpleNamespace(get=lambda key: data), SimpleNamespace(way=way))  # type: ignore[arg-type]
+        for own in (("", 0), ("10.0.0.1:29500", 1), ("9.0.0.1:29500", 1)):
+            store._own = own
+            store.get("0/0")
+
+    return st.sampled_from(wholes).flatmap(spoiled) | made, read
+
+
+@parser
+def tunnel(folder: Path) -> tuple[Document, Parse]:
+    headers = [msgspec.msgpack.encode(target) for target in (29500, "store", "x" * 200, -1)]
+
+    def read(drawn: tuple[bytes, bytes]) -> None:
+        with suppress(DistrlccError):
+            read_target(drawn[0])
+        read_ask(drawn[1])
+
+    asks = texts({"target": 29500, "host": "10.0.0.1", "port": 29500})
+    return st.tuples(st.sampled_from(headers).flatmap(spoiled), asks), read
+
+
+@parser
+def newest(folder: Path) -> tuple[Document, Parse]:
+    state = env_run(override(recipe("quickstart"), ["num_envs=2", "network.hidden=[4]"]))
+    rows = {"rows": {3: {"update": 3, "reward": 0.5}}, "events": ["gone: rank 1"]}
+    whole = pack(state.shared_state() | rows)
+    metadata = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]
+    tree, arrays = json.loads(metadata["state"]), load(whole)
+    trees = mutated(tree, 2).map(lambda found: save(arrays, {"state": as_json(found)}))
+    group = SimpleNamespace(rank=1, members=["rank 0 (a)", "rank 1 (b)"])
+    elastic = ElasticGroup(group, *[SimpleNamespace()] * 2)  # type: ignore[arg-type]
+    quorum: Any = SimpleNamespace(source=0, behind=True)
+
+    def read(data: bytes) -> None:
+        group.broadcast = lambda payload, source: data
+        elastic._recorder = SimpleNamespace(unrecorded={})  # type: ignore[assignment]
+        elastic._events = []
+        elastic._catch_up(state, None, quorum)
+        sorted(elastic._recorder.unrecorded.items())
+        " ".join(elastic._events)
+
+    return st.one_of(trees, trees, spoiled(whole)), read
+
+
+@parser
 def results(folder: Path) -> tuple[Document, Parse]:
     tree = json.loads(json.dumps(asdict(next(iter(shipped_rows().values())))))
     return texts(tree), from_file(folder / "x.json", ResultRow.load)
@@ -399,6 +477,13 @@ def metrics(folder: Path) -> tuple[Document, Parse]:
     return documents, from_file(folder / "metrics.jsonl", lambda path: cut_after(path, 2))
 
 
+@parser
+def rows(folder: Path) -> tuple[Document, Parse]:
+    line = texts({"update": 3, "reward": 0.5})
+    documents = st.lists(line, max_size=4).map(lambda lines: b"".join(x + b"\n" for x in lines))
+    return documents, from_file(folder / "metrics.jsonl", read_metrics)
+
+
 KEY = wire.session_key(1, bytes(16), bytes(16))
 
 
@@ -418,6 +503,88 @@ def datagram(folder: Path) -> tuple[Document, Parse]:
         wire.decode(data)
 
     return st.sampled_from(wholes).flatmap(spoiled), read
+
+
+@parser
+def session(folder: Path) -> tuple[Document, Parse]:
+    """What several machines send to one receiver, in any order."""
+    numbers = st.sampled_from([0, 1, 2, 3, 7, 900, 1 << 32, (1 << 33) + 5, wire.MAX_NUMBER - 1])
+    sessions = st.integers(1, 3)
+    data = st.tuples(sessions, numbers, numbers, st.booleans()).map(
+        lambda d: wire.data_header(*d[:3], fin=d[3]).ljust(wire.MIN_DATAGRAM, b"\0")
+    )
+    hello = st.tuples(st.one_of(sessions, st.integers(1, 200)), st.sampled_from([512, 1472, 65507]))
+    others = [
+        wire.encode_answer(wire.Answer(1, refusal="no room"), KEY),
+        wire.encode_ack(wire.Acknowledgement(1, ((7, 9), (1, 3)), 5, 900), KEY),
+        b"DLCC\x03" + bytes(600),
+    ]
+    datagrams = st.one_of(
+        data,
+        data,
+        hello.map(lambda d: wire.encode_hello(wire.Hello(d[0], bytes(16), d[1]))),
+        st.sampled_from(others),
+        data.flatmap(spoiled),
+    )
+    sender = st.integers(1, 3).map(lambda host: (f"10.0.0.{host}", 4000))
+    batch = st.tuples(st.lists(st.tuples(datagrams, sender), max_size=8), st.integers(0, 1 << 36))
+
+    def read(batches: list[tuple[list[tuple[bytes, Any]], int]]) -> None:
+        sent: list[bytes] = []
+        socket: Any = SimpleNamespace(send=lambda datagrams, address: sent.extend(datagrams))
+        server, now = ReceiveServer(socket), time.monotonic_ns()
+        for found, wait in batches:
+            now += wait
+            server._receive(found, now)
+            server._drop_silent(now)
+            assert len(sent) <= len(found)
+            assert len(server._incoming) == len(server._admission.sessions) <= MAX_SESSIONS
+            for reply in sent:
+                assert len(reply) < wire.MIN_DATAGRAM
+                assert isinstance(wire.decode(reply), wire.Answer | wire.Acknowledgement)
+            sent.clear()
+
+    return st.lists(batch, max_size=12), read
+
+
+@parser
+def model(folder: Path) -> tuple[Document, Parse]:
+    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    import torch
+
+    from distrlcc.sb3 import read_model
+
+    size = make_vector_env(1).batch.observation_size
+    layer = "mlp_extractor.policy_net.0"
+    shapes = {f"{layer}.weight": (4, size), f"{layer}.bias": (4,)}
+    shapes |= {"action_net.weight": (6, 4), "action_net.bias": (6,), "log_std": (6,)}
+    names = [*shapes, *shapes, f"{layer[:-1]}{'9' * 5000}.weight", "x", "\ud800", 3, None]
+    made = [torch.ones(shape) for shape in ((), (0,), (4,), (6, 4), (4, size), (2, 2, 2))]
+    made += [made[2].to(kind) for kind in (torch.complex64, torch.bool, torch.bfloat16)]
+    made += [made[2] * torch.nan, torch.ones(4).to_sparse(), torch.ones(1).expand(1 << 40)]
+    changes = st.lists(
+        st.tuples(st.sampled_from(names), st.sampled_from([*made, None, 3, "x", [1], {}])),
+        max_size=2,
+    )
+
+    def saved(changed: list[tuple[Any, Any]]) -> bytes:
+        weights = {name: torch.ones(shape) for name, shape in shapes.items()} | dict(changed)
+        torch.save(weights, data := io.BytesIO())
+        return data.getvalue()
+
+    def zipped(weights: bytes) -> bytes:
+        with zipfile.ZipFile(data := io.BytesIO(), "w") as file:
+            file.writestr("policy.pth", weights)
+        return data.getvalue()
+
+    def read(path: Path) -> None:
+        found = read_model(path, EnvConfig())
+        save_policy(folder / "x.safetensors", found)
+        NumpyPolicy(found)
+
+    trees = changes.map(saved).map(zipped)
+    torn = spoiled(saved([])).map(zipped) | spoiled(zipped(saved([])))
+    return st.one_of(trees, trees, torn), from_file(folder / "x.zip", read)
 
 
 @parser
