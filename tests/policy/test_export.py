@@ -11,6 +11,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.policy.numpy_policy import NumpyPolicy, log_softmax, sample_categorical
 from distrlcc.policy.policy_file import find_policy, save_policy
+from distrlcc.policy.spec import NETWORKS
 from tests.policy.random_policies import make_policy
 
 
@@ -48,3 +49,16 @@ def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
     said = session.get_modelmeta().custom_metadata_map
     assert json.loads(said["spec"])["observation"] == policy.spec.observation
     assert said["acting"] == policy.acting
+
+
+def test_a_users_network_has_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gated = Path(__file__).parents[2] / "examples" / "plugins" / "network.py"
+    policy, model = tmp_path / "policy.safetensors", tmp_path / "policy.onnx"
+    save_policy(policy, make_policy(kind=NETWORKS.pinned(f"{gated}:Gated")))
+    assert main(["export", str(policy), "--onnx", str(model)]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "no model of a network of a user's, as network.py:Gated is" in line
+    assert not model.exists()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.errors import PolicyFileError
+from distrlcc.plugins import is_reference, short
 from distrlcc.policy.normalizer import CLIP
 from distrlcc.policy.policy_file import PolicyFile
 
@@ -24,7 +26,16 @@ _OPSET = 17
 
 
 def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
-    """Return a policy's graph; needs the package onnx."""
+    """Return a policy's graph; needs the package onnx.
+
+    Raises:
+        PolicyFileError: Its network is a user's.
+    """
+    if is_reference(policy.spec.kind):
+        raise PolicyFileError(
+            f"ONNX: there is no model of a network of a user's, as {short(policy.spec.kind)} is; "
+            "export its module with torch.onnx, or send with 'distrlcc send'"
+        )
     from onnx import TensorProto, checker, helper, numpy_helper  # noqa: PLC0415 - an extra
 
     spec, arrays = policy.spec, policy.arrays
