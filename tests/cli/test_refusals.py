@@ -113,6 +113,7 @@ REFUSED = [
     ("list recipe", "invalid choice"),
     ("TRAIN network.kind=mlp network.post_hidden=9", "set it to 0 for an mlp"),
     ("TRAIN network.kind=lstm network.post_hidden=99999", "expected 0 to 16384"),
+    ("export one --torchscript x.pt", "no --torchscript: torch deprecates TorchScript; --onnx"),
     # of collect and imitate
     ("collect oracle", "--out"),
     ("collect --out d", "SCHEME"),
@@ -170,7 +171,7 @@ REFUSED = [
     ("ONE --max-lag -1", "--max-lag: '-1' is not a whole number"),
     ("ONE --envs-per-worker 1048576", "environments; expected at most 1048576"),
     ("ONE --wait-workers nan", "--wait-workers: 'nan' is not a number"),
-    ("ONE --pace 10", "--pace is gone; give --world emulated"),
+    ("ONE --pace 10", "no --pace; give --world emulated"),
     ("ONE --set actors.nodes=[]", "nodes is empty"),
     ("ONE --set actors.segments_per_update=-1", "segments_per_update is -1"),
     # of clusters
@@ -197,8 +198,8 @@ REFUSED = [
     ("PBT --interval 0", "interval is 0.0: expected more than 0"),
     ("PBT --interval 2.5", "whole number of updates"),
     ("PBT --updates 10", "raise --updates or lower --report-every"),
-    ("PBT --keep 3", "--keep is gone: it is --keep-checkpoints N"),
-    ("tune search quickstart --interval 3", "--interval is gone: it is --report-every N"),
+    ("PBT --keep 3", "no --keep: it is --keep-checkpoints N"),
+    ("tune search quickstart --interval 3", "no --interval: it is --report-every N"),
     ("PBT --resume", "--resume needs --out"),
     ("PBT --resume --out run", "give only --out"),
     ("tune pbt --resume --out run", "holds no tuner to resume"),

@@ -14,6 +14,7 @@ from distrlcc.files import require_output, write_output
 def add_export(parser: Parser) -> None:
     parser.add("policy POLICY", "a policy's file, a run, or the name of a shipped one")
     parser.add("--onnx FILE", "where to write it", Path, required=True)
+    parser.gone("--torchscript", ": torch deprecates TorchScript; --onnx gives the same actions")
 
 
 def run_export(args: Namespace) -> int:

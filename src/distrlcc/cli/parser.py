@@ -72,10 +72,10 @@ class Parser(argparse.ArgumentParser):
             self._keys[key] = action.dest
 
     def gone(self, flag: str, why: str) -> None:
-        """Refuse a flag of an earlier version, and say why."""
+        """Refuse a flag that others have or an earlier version had, and say what to write."""
 
         def refuse(text: str) -> NoReturn:
-            raise ConfigError(f"{flag} is gone{why}")
+            raise ConfigError(f"there is no {flag}{why}")
 
         self.add(flag, argparse.SUPPRESS, refuse, nargs="?", const="")
 
