@@ -32,7 +32,7 @@ T = TypeVar("T")
 FOLDERS = "DISTRLCC_PLUGINS"
 """Environment variable: folders, parted as in PATH, with files that are not where they were."""
 _REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
-_FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}")')
+_FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}["/])')
 
 
 def is_reference(name: str) -> bool:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -5,6 +6,8 @@ import pytest
 
 from distrlcc.config import from_toml, to_toml
 from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.net.link_config import load_scenario
+from distrlcc.plugins import portable
 from distrlcc.sim.families import HARD, SHARED, bdp_packets
 from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
@@ -12,6 +15,7 @@ from distrlcc.sim.suites import (
     SUITES,
     check_agents,
     load_suite,
+    pinned_suite,
     scenario_by_id,
     trace_suite,
     with_scheme,
@@ -32,6 +36,28 @@ def test_the_same_id_is_the_same_link_everywhere() -> None:
     for bad in ("random", "random/9x", "random/tset/3", "indigo/30", "what/3"):
         with pytest.raises(ConfigError):
             scenario_by_id(bad)
+
+
+def test_one_link_of_a_users_suite_has_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = f"{Path(__file__).parents[2]}/examples/plugins/suite.py:house"
+    monkeypatch.setitem(SUITES.registered, "home", house)
+    link = SUITES[house].scenario("test", 3).link
+    for name in (house, "home"):
+        for index in ("3", "test/3"):
+            (scenario,) = load_suite(f"{name}/{index}").scenarios("test")
+            assert scenario.link == link
+        kept = pinned_suite(f"{name}/test/3")
+        assert re.fullmatch(rf"{house}@[0-9a-f]{{16}}/test/3", kept)
+        assert load_suite(kept).scenario("test", 0).link == link
+        assert portable(f'"{kept}"').startswith('"suite.py:house@')
+        # Where one link is asked for, the error names one that can be had.
+        with pytest.raises(ConfigError, match=r"has 64 links") as refused:
+            load_scenario(name)
+        example = re.search(r"such as (\S+)", str(refused.value))
+        assert example is not None
+        assert load_scenario(example[1]).link == SUITES[house].scenario("test", 0).link
+    with pytest.raises(ConfigError, match=r"unknown suite .*\(valid: random, .*, home\)"):
+        load_suite("hone/test/3")
 
 
 def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:

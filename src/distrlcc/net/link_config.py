@@ -9,7 +9,7 @@ from fractions import Fraction
 from distrlcc.errors import ConfigError
 from distrlcc.sim.queues import QueueSpec
 from distrlcc.sim.scenario import Link, Scenario
-from distrlcc.sim.suites import load_suite
+from distrlcc.sim.suites import is_suite, load_suite
 from distrlcc.sim.trace import constant_times, load_trace
 from distrlcc.types import PACKET_BYTES
 
@@ -108,9 +108,10 @@ def load_scenario(name: str) -> Scenario:
     """
     scenarios = load_suite(name).scenarios("test")
     if len(scenarios) != 1:
+        suite = name if is_suite(name) else "random"
         raise ConfigError(
-            f"{name} has {len(scenarios)} links; expected one, such as {scenarios[0].name} "
-            "or a TOML file with one scenario"
+            f"{name} has {len(scenarios)} links; expected one, such as {suite}/test/0 or a TOML "
+            "file with one scenario"
         )
     return scenarios[0]
 

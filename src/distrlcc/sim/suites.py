@@ -188,9 +188,9 @@ def load_suite(name: str) -> Suite:
         ConfigError: There is no such suite, or the file is malformed.
         TraceError: A file of the folder is no trace.
     """
-    if name in SUITES or _is_theirs(name):
+    if is_suite(name):
         return SUITES[name]
-    if name.split("/")[0] in SUITES:
+    if is_suite(_parted(name)[0]):
         return _listed_suite(name, [scenario_by_id(name)])
     path = expanded(name)
     if path.suffix == ".toml":
@@ -200,28 +200,45 @@ def load_suite(name: str) -> Suite:
         if not files:
             raise ConfigError(f"{name}: no trace (*{', *'.join(_SUFFIXES)}) stands in this folder")
         return trace_suite(files)
-    raise unknown_name("suite (or TOML file, or folder of traces)", name, SUITES)
+    raise unknown_name("suite (or TOML file, or folder of traces)", name, _names())
 
 
 def pinned_suite(name: str) -> str:
-    """Return a suite's name as it is kept, a reference with its hash; raises ConfigError."""
-    return SUITES.pinned(name) if name not in SUITES and _is_theirs(name) else name
+    """Return a suite's or link's name as it is kept, references with their hash.
+
+    Raises:
+        ConfigError: See `distrlcc.plugins.Registry.pinned`.
+    """
+    suite, rest = _parted(name)
+    return "/".join([SUITES.pinned(suite), *rest]) if is_suite(suite) else name
 
 
-def _is_theirs(name: str) -> bool:
-    return is_reference(name) or name in SUITES.registered
+def is_suite(name: str) -> bool:
+    """Say whether a name is that of a suite: ours, a registered one or a reference."""
+    return name in SUITES or is_reference(name) or name in SUITES.registered
+
+
+def _names() -> list[str]:
+    return [*SUITES, *SUITES.registered]
+
+
+def _parted(identifier: str) -> tuple[str, list[str]]:
+    """Part a link's id into its suite, which may be a reference with a path, and the rest."""
+    start = identifier.rfind(":") + 1
+    name, *rest = identifier[start:].split("/")
+    return identifier[:start] + name, rest
 
 
 def scenario_by_id(identifier: str) -> Scenario:
-    """Return the scenario of an id such as ``random/test/17`` or ``indigo/4``.
+    """Return the scenario of an id such as ``random/test/17``, ``indigo/4``, ``./a.py:mine/0``.
 
     Raises:
         ConfigError: There is no such suite, split or index.
     """
-    suite_name, *rest = identifier.split("/")
-    suite = SUITES.get(suite_name)
-    if suite is None:
-        raise unknown_name("suite", suite_name, SUITES)
+    suite_name, rest = _parted(identifier)
+    if not is_suite(suite_name):
+        raise unknown_name("suite", suite_name, _names())
+    suite = SUITES[suite_name]
     split = rest[0] if len(rest) == 2 else "test"
     if split not in families.SPLITS:
         raise unknown_name("split", split, families.SPLITS)
