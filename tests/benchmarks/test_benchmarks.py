@@ -138,7 +138,7 @@ def test_a_cluster_of_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (f"{SCALING} --processes 1", "--processes 1: expected a count from 2 to 64"),
+        ("scaling --rounds 1 --processes 1", "--processes 1: expected a count from 2 to 64"),
         (f"{SCALING} --processes 2,x", "--processes: '2,x': expected different whole numbers"),
         (f"{SCALING} --slow 0.5", "'0.5' is not a number from 1 to 100"),
         (f"{SCALING} {SLOW} {5 * UPDATE - 1}", f"--slow-steps {5 * UPDATE - 1}: expected"),

@@ -82,6 +82,17 @@ REFUSED = [
     ("evaluate --suite seed.toml", "seed is"),
     ("evaluate --suite tiny.toml", "changes.rate_mbps is 1e-07"),
     ("evaluate --suite random/tset/3", "did you mean test"),
+    ("evaluate one --against cubic --against bbr", "twice: write --against cubic,bbr"),
+    ("evaluate one --flows 1 --flows 4", "--flows is given twice: write --flows N,…"),
+    ("evaluate one --suite random --suite slow", "--suite is given twice: give it once"),
+    ("fairness one --suite slow --suite fast", "--suite is given twice: write --suite slow,fast"),
+    ("collect cubic --out d --seed 1 --seed 0", "--seed is given twice: give it once"),
+    ("evaluate one --against cubic bbr reno", "bbr after --against: write --against cubic,bbr,reno"),
+    ("evaluate one --seeds 1 2", "unrecognized arguments: 2"),
+    ("evaluate --policy one", "no --policy: name policies first"),
+    ("evaluate --scheme cubic", "as in 'evaluate one --against cubic,bbr'"),
+    ("fairness --policy one", "no --policy: name policies first"),
+    ("collect --expert cubic --out d", "no --expert: name the expert first"),
     ("evaluate --links 1 --json none/x", "there is no folder"),
     ("evaluate --links 1 --json /proc/x", "cannot write"),
     ("train quickstart --interface lo", "--interface needs --processes"),
@@ -151,7 +162,7 @@ REFUSED = [
     ("train quickstart --processes 2 --gpu 300", "--gpu 300"),
     ("check parity --processes 1", "from 2 to 64"),
     # of actors and their trainer
-    ("ONE --node-num 5", "--node-num 5: there are lists of links for 4 machines only"),
+    ("node indigo --node-index 0 --ip 127.0.0.1 --node-num 5", "--node-num 5: there are lists of links for 4 machines only"),
     ("TWO --node-index 0 --nodes 1.toml", "for 1 machine only"),
     ("TWO --node-index 2", "--node-index 2: expected 0 to 1"),
     ("TWO --node-index 1 --nodes idle.toml", "nodes has no links for node 1"),
@@ -313,7 +324,7 @@ def test_a_tunnel_is_needed_where_one_is_asked_for(capfd: pytest.CaptureFixture[
 def test_other_machines_are_reached_with_a_token_only(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, topology: str
 ) -> None:
-    other = f"NODE --topology {topology} --node-index 1 --ip 192.0.2.1"
+    other = f"node --node-num 2 --topology {topology} --node-index 1 --ip 192.0.2.1"
     assert "192.0.2.1 is not on this machine alone: set DISTRLCC_TOKEN" in _fails(capfd, other)
     monkeypatch.setenv("DISTRLCC_TOKEN", "short")
     assert "DISTRLCC_TOKEN has 5 characters; expected 16 or more" in _fails(capfd, other)

@@ -23,7 +23,8 @@ def add_arguments(parser: Parser) -> None:
     text = "the expert: oracle, cubic, bbr, …; of several (cubic,bbr,copa) each link has the best"
     add("scheme SCHEME", text)
     parser.intermixed = True
-    parser.gone("--scheme", ": name the expert first, as in 'collect oracle'")
+    for flag in ("--scheme", "--expert"):
+        parser.gone(flag, ": name the expert first, as in 'collect oracle'")
     add("--out DIR", "a new folder", Path, required=True)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: the recipe's suites)")
     amount = parser.add_mutually_exclusive_group()

@@ -9,9 +9,29 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from distrlcc.errors import ConfigError, unknown_name
+
+
+class _Once(argparse._StoreAction):
+    """Stores a value; of an option that is given twice one value would hide the other."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Store it."""
+        if option in parser.given:
+            both = f"{getattr(namespace, self.dest)},{values}"
+            remedy = f"write {option} {both if isinstance(values, str) else self.metavar}"
+            raise ConfigError(
+                f"{option} is given twice: {remedy if _is_list(self) else 'give it once'}"
+            )
+        parser.given |= {option} - {None}
+        super().__call__(parser, namespace, values, option)
+
+
+def _is_list(action: argparse.Action | None) -> bool:
+    return action is not None and "…" in str(action.metavar)
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +45,9 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.register("action", None, _Once)
+        self.given: set[str] = set()
+        """Options that were parsed so far; see `_Once`."""
         self.intermixed = False
         """Whether arguments that are known by their place may stand after those with dashes."""
         self._keys: dict[str, str] = {}
@@ -78,6 +101,20 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError(f"there is no {flag}{why}")
 
         self.add(flag, argparse.SUPPRESS, refuse, nargs="?", const="")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, as argparse does; of a list that is parted by spaces say that it has commas."""
+        self.given.clear()
+        found, rest = super().parse_known_args(args, namespace)
+        words = list(args or ())
+        if rest and rest[0] in words:
+            place = words.index(rest[0])
+            begin = max((k for k in range(place) if words[k].startswith("-")), default=0)
+            flag, *others = words[begin:]
+            items = list(takewhile(lambda word: not word.startswith("-"), others))
+            if _is_list(self._option_string_actions.get(flag)):
+                raise ConfigError(f"{rest[0]} after {flag}: write {flag} {','.join(items)}")
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage."""
