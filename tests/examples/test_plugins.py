@@ -332,7 +332,7 @@ BAD: dict[str, tuple[str, ...]] = {
         "def f(stats, link, config):\n    return stats.acked.sum()",
         "halves",
     ),
-    "no numbers": ("def f(stats, link, config):\n    return 0 * stats.acked / 0", "invalid value"),
+    "no numbers": ("def f(stats, link, config):\n    return 0 * stats.acked / 0", "a reward is not finite"),
     "no window": (
         SCHEME.replace("prior_delivered, rate, marked): pass", "*_): s[0] = 0.0"),
         "CWND",
@@ -362,6 +362,32 @@ BAD: dict[str, tuple[str, ...]] = {
         "no gradient reaches",
     ),
     "a key less": ("def f(values):\n    return {}", "expected the same keys", "explorer"),
+    "a chance value": (
+        "COUNT = []\ndef f(values):\n    COUNT.append(0)\n"
+        "    return values | {'ppo.lr': 1e-3 / len(COUNT)}",
+        "it made .*0.001.*, then .*0.0005",
+        "explorer",
+    ),
+    "no number": (
+        "def f(values):\n    return values | {'ppo.lr': float('nan')}",
+        "lr is nan",
+        "explorer",
+    ),
+    "a negative value": (
+        "def f(values):\n    return values | {'ppo.lr': -1.0}",
+        "lr is -1",
+        "explorer",
+    ),
+    "a value of another type": (
+        "def f(values):\n    return values | {'ppo.num_epochs': 'two'}",
+        "num_epochs",
+        "explorer",
+    ),
+    "another answer": (
+        "COUNT = []\ndef f(report):\n    COUNT.append(0)\n    return len(COUNT) > 1",
+        "it said False, then True",
+        "stopper",
+    ),
     "no answer": ("def f(report):\n    pass", "it said None: expected True", "stopper"),
 }
 

@@ -6,6 +6,7 @@ Each check returns a figure, mostly its speed, and raises ValueError where the c
 from __future__ import annotations
 
 import inspect
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ from distrlcc.plugins import Registry, is_reference, load
 from distrlcc.policy.network import build_network
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import NETWORKS, PolicySpec, expected_shapes
+from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import NetworkConfig, RunConfig
 from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.train import iterate
@@ -38,6 +40,7 @@ from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.sim.suites import SUITES, Suite, load_suite
 from distrlcc.tune.report import Report, Segment
+from distrlcc.tune.space import with_values
 from distrlcc.tune.tune_config import EXPLORERS, STOPPERS
 from distrlcc.types import Ack
 
@@ -297,17 +300,32 @@ def _check_network(spec: PolicySpec) -> None:
 
 
 def _explorer(reference: str) -> str:
-    explored: Any = EXPLORERS[reference](dict(_VALUES))
+    explored, again = (_seeded(EXPLORERS[reference], dict(_VALUES)) for _ in range(2))
     fits = isinstance(explored, dict) and explored.keys() == _VALUES.keys()
     _require(fits, f"of {_VALUES} it made {explored!r}: expected the same keys")
+    try:
+        with_values(recipe("quickstart"), explored)
+    except ConfigError as error:
+        raise ValueError(f"of {_VALUES} it made {explored}: {error}") from None
+    _require(explored == again, f"of {_VALUES} it made {explored}, then {again}")
     return f"{_VALUES} became {explored}"
 
 
-def _stopper(reference: str) -> str:
+def _seeded(function: Callable[[Any], Any], given: Any) -> Any:
+    """Call a function as the tuner does, which seeds Python's generator."""
+    random.seed(0)
+    return function(given)
+
+
+def _report() -> Report:
     schedule = (Segment(0, 0, dict(_VALUES)),)
-    report = Report(0, 20, 20_000, 0.5, 0.5, 0.9, 0.1, 0.0, "argmax", 10.0, schedule)
-    said = STOPPERS[reference](report)
+    return Report(0, 20, 20_000, 0.5, 0.5, 0.9, 0.1, 0.0, "argmax", 10.0, schedule)
+
+
+def _stopper(reference: str) -> str:
+    said, again = (_seeded(STOPPERS[reference], _report()) for _ in range(2))
     _require(isinstance(said, bool | np.bool_), f"it said {said!r}: expected True or False")
+    _require(said == again, f"of the same report it said {said}, then {again}")
     return f"it said {said}"
 
 

@@ -40,15 +40,16 @@ def check_all() -> Iterator[tuple[str, str | None]]:
 def check(config: EnvConfig) -> str | None:
     """Check one configuration; return what is wrong, or None."""
     try:
+        with np.errstate(all="ignore"):  # what is not finite is told as such
+            _check_vector(config)
+    except ValueError as error:
+        return str(error)
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Gymnasium's taste in action bounds
             check_env(LinkEnv(config), skip_render_check=True)
     except Exception as error:
         return f"gymnasium's checker: {error}"
-    try:
-        _check_vector(config)
-    except ValueError as error:
-        return str(error)
     return None
 
 
