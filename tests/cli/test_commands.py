@@ -12,6 +12,7 @@ import pytest
 from distrlcc.cli.main import find, main
 from distrlcc.cli.node import actors_config, newest_run
 from distrlcc.errors import ConfigError
+from distrlcc.policy.policy_file import shipped_policies
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
@@ -84,5 +85,10 @@ def test_the_list_says_what_each_thing_is(capsys: pytest.CaptureFixture[str]) ->
     assert main(["list"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert len(lines) > 50
-    for line in lines:
-        assert len(line.split(maxsplit=1)) == 2, line
+    texts = [line.split(maxsplit=1)[1] for line in lines]  # each has one
+    assert [text for text in texts if texts.count(text) > 1] == []
+    assert main(["list", "actions"]) == 0
+    assert "links" not in capsys.readouterr().out
+    assert main(["list", "policies"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == list(shipped_policies())

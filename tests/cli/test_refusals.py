@@ -87,7 +87,10 @@ REFUSED = [
     ("evaluate one --suite random --suite slow", "--suite is given twice: give it once"),
     ("fairness one --suite slow --suite fast", "--suite is given twice: write --suite slow,fast"),
     ("collect cubic --out d --seed 1 --seed 0", "--seed is given twice: give it once"),
-    ("evaluate one --against cubic bbr reno", "bbr after --against: write --against cubic,bbr,reno"),
+    (
+        "evaluate one --against cubic bbr reno",
+        "bbr after --against: write --against cubic,bbr,reno",
+    ),
     ("evaluate one --seeds 1 2", "unrecognized arguments: 2"),
     ("evaluate --policy one", "no --policy: name policies first"),
     ("evaluate --scheme cubic", "as in 'evaluate one --against cubic,bbr'"),
@@ -162,7 +165,10 @@ REFUSED = [
     ("train quickstart --processes 2 --gpu 300", "--gpu 300"),
     ("check parity --processes 1", "from 2 to 64"),
     # of actors and their trainer
-    ("node indigo --node-index 0 --ip 127.0.0.1 --node-num 5", "--node-num 5: there are lists of links for 4 machines only"),
+    (
+        "node indigo --node-index 0 --ip 127.0.0.1 --node-num 5",
+        "--node-num 5: there are lists of links for 4 machines only",
+    ),
     ("TWO --node-index 0 --nodes 1.toml", "for 1 machine only"),
     ("TWO --node-index 2", "--node-index 2: expected 0 to 1"),
     ("TWO --node-index 1 --nodes idle.toml", "nodes has no links for node 1"),

@@ -332,7 +332,10 @@ BAD: dict[str, tuple[str, ...]] = {
         "def f(stats, link, config):\n    return stats.acked.sum()",
         "halves",
     ),
-    "no numbers": ("def f(stats, link, config):\n    return 0 * stats.acked / 0", "a reward is not finite"),
+    "no numbers": (
+        "def f(stats, link, config):\n    return 0 * stats.acked / 0",
+        "a reward is not finite",
+    ),
     "no window": (
         SCHEME.replace("prior_delivered, rate, marked): pass", "*_): s[0] = 0.0"),
         "CWND",

@@ -51,9 +51,7 @@ def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
     assert said["acting"] == policy.acting
 
 
-def test_a_users_network_has_no_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_users_network_has_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gated = Path(__file__).parents[2] / "examples" / "plugins" / "network.py"
     policy, model = tmp_path / "policy.safetensors", tmp_path / "policy.onnx"
     save_policy(policy, make_policy(kind=NETWORKS.pinned(f"{gated}:Gated")))

@@ -50,7 +50,7 @@ SECTIONS = {
         "doctor": "say whether machines are fit for distributed training",
     },
     "tools": {
-        "list": "list recipes, suites, schemes, observations, actions, rewards and networks",
+        "list": "list recipes, policies, suites, schemes, observations, actions, rewards, networks",
         "policies": "list the policies that come with the package",
         "trace": "write a generated trace to a file",
         "check": "check the simulator, the link model, the environment, learning, or code of yours",

@@ -17,8 +17,8 @@ from distrlcc.plugins import Registry
 from distrlcc.recipes.result_row import shipped_rows
 
 KINDS = (
-    *("recipes", "suites", "schemes", "observations", "actions", "rewards", "networks"),
-    *("learners", "explorers", "stoppers"),
+    *("recipes", "policies", "suites", "schemes", "observations", "actions", "rewards"),
+    *("networks", "learners", "explorers", "stoppers"),
 )
 
 
@@ -33,6 +33,7 @@ def run_list(args: Namespace) -> int:
     from distrlcc.env.observations import OBSERVATIONS
     from distrlcc.env.rewards import REWARDS
     from distrlcc.learn.config import LEARNERS
+    from distrlcc.policy.policy_file import shipped_policies
     from distrlcc.policy.spec import NETWORKS
     from distrlcc.recipes.registry import RECIPES
     from distrlcc.sim.suites import SUITES
@@ -40,60 +41,86 @@ def run_list(args: Namespace) -> int:
 
     registries: list[Registry[Any]] = [SUITES, SCHEMES, OBSERVATIONS, ACTIONS, REWARDS, NETWORKS]
     registries += [LEARNERS, EXPLORERS, STOPPERS]
-    tables: list[dict[str, Any]] = [dict(RECIPES), *({**r, **r.registered} for r in registries)]
+    tables: list[dict[str, Any]] = [dict(RECIPES), dict(shipped_policies())]
+    tables += [{**r, **r.registered} for r in registries]
     for kind, things in zip(KINDS, tables, strict=True):
         things.pop("agent", None)
         if args.kind == kind or (args.kind is None and things):
             width = max(map(len, things), default=0)
-            lines = (f"  {name:<{width}}  {about(name, thing)}" for name, thing in things.items())
+            texts = ((name, about(kind, name, thing)) for name, thing in things.items())
+            lines = (f"  {name:<{width}}  {text}" for name, text in texts)
             print("\n".join([f"{kind}:", *lines]))
     return 0
 
 
-def about(name: str, thing: Any) -> str:
+def about(kind: str, name: str, thing: Any) -> str:
     """Return what a named thing is, in a line: as its docstring begins, or as `_ABOUT` says."""
     if isinstance(thing, str):
         return f"of an installed package: {thing}"
-    if not callable(thing) and name in _ABOUT:
-        return _ABOUT[name]
+    if name in _ABOUT.get(kind, ()):
+        return _ABOUT[kind][name]
     if isinstance(thing, int):  # a scheme
         thing = import_module(f"distrlcc.control.{name}")
     return (thing.__doc__ or "").strip().partition("\n")[0].rstrip(".:").replace("`", "")
 
 
 _ABOUT = {
-    "random": "5-100 Mbit/s, RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter",
-    "dynamic": "rate or delay or both step every 1.5 to 4 s",
-    "cellular": "generated traces, RTT 20-100 ms, queues of 50-500 packets",
-    "shallow": "queues of 0.02-0.3 BDP",
-    "slow": "0.2-2 Mbit/s",
-    "fast": "100-1000 Mbit/s",
-    "jitter": "ACKs jitter by up to 1-6 ms, and some come in bunches",
-    "silent": "nothing leaves in the first 0.3-2 s",
-    "falls": "after 3 s the rate falls to a quarter to a tenth",
-    "world": "all of this mixed, with up to sixteen agents and rivals",
-    "flows": "4, 16 or 32 agents",
-    "genet": "Genet's: its widest links, or its change of the pacing rate",
-    "aurora": "Aurora's training links",
-    "aurora-sweep": "30 Mbit/s, 60 ms, with one of rate, delay, queue and loss changed",
-    "indigo": "Indigo's: its 30 links, or its five actions",
-    "indigo-grid": "Indigo's grid of rates and delays, calibrated links, a satellite",
-    "shared": "1 to 4 agents that come and go",
-    "shared-2": "two agents, the second joins after 5 s",
-    "shared-4": "four agents that join one after another",
-    "shared-rtt": "two agents, one with four times the other's RTT",
-    "beside-cubic": "an agent beside a flow of CUBIC",
-    "beside-bbr": "an agent beside a flow of BBR",
-    "oracle": "knows the link, and holds the window that fills it",
-    "fixed": "one window, --cwnd of send",
-    "multiplicative": "the window times 0.5 to 2, six actions",
-    "fine": "the window times 0.5 to 2, nine actions down to 3%",
-    "rate": "Aurora's: the pacing rate by up to a quarter",
-    "fast-rate": "the same four times as fast",
-    "mlp": "dense layers",
-    "lstm": "dense layers, then an LSTM",
-    "mingru": "dense layers, then a minGRU",
+    "policies": {
+        "aurora": "Aurora's network, trained by PPO on Aurora's links",
+        "best": "for a flow that is alone, on links that hold still, change or fade",
+        "cloning": "behaviour cloning of the oracle's data set, to compare gail and dagger with",
+        "dagger": "imitates the oracle by DAgger: the recipe imitation",
+        "distrlcc": "DistRLCC's ten inputs and LSTM, trained on its 26 links",
+        "fair": "for links that agents share, up to four of them",
+        "gail": "imitates the oracle's data set by GAIL and PPO",
+        "genet": "Genet's network, trained by PPO on its widest ranges of links",
+        "indigo": "Indigo's LSTM, trained on Indigo's links",
+        "one": "for every link, alone or shared: the default of evaluate and send",
+        "preference": "between throughput and delay as --prefer says",
+    },
+    "suites": {
+        "random": "5-100 Mbit/s, RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter",
+        "dynamic": "rate or delay or both step every 1.5 to 4 s",
+        "cellular": "generated traces, RTT 20-100 ms, queues of 50-500 packets",
+        "shallow": "queues of 0.02-0.3 BDP",
+        "slow": "0.2-2 Mbit/s",
+        "fast": "100-1000 Mbit/s",
+        "jitter": "ACKs jitter by up to 1-6 ms, and some come in bunches",
+        "silent": "nothing leaves in the first 0.3-2 s",
+        "falls": "after 3 s the rate falls to a quarter to a tenth",
+        "world": "all of this mixed, with up to sixteen agents and rivals",
+        "flows": "4, 16 or 32 agents",
+        "genet": "Genet's widest ranges of links",
+        "aurora": "Aurora's training links",
+        "aurora-sweep": "30 Mbit/s, 60 ms, with one of rate, delay, queue and loss changed",
+        "indigo": "Indigo's 30 links",
+        "indigo-grid": "Indigo's grid of rates and delays, calibrated links, a satellite",
+        "shared": "1 to 4 agents that come and go",
+        "shared-2": "two agents, the second joins after 5 s",
+        "shared-4": "four agents that join one after another",
+        "shared-rtt": "two agents, one with four times the other's RTT",
+        "beside-cubic": "an agent beside a flow of CUBIC",
+        "beside-bbr": "an agent beside a flow of BBR",
+    },
+    "schemes": {
+        "oracle": "knows the link, and holds the window that fills it",
+        "fixed": "one window, --cwnd of send",
+    },
+    "actions": {
+        "multiplicative": "the window times 0.5 to 2, six actions",
+        "fine": "the window times 0.5 to 2, nine actions down to 3%",
+        "indigo": "Indigo's: the window halved, less 10, held, plus 10, doubled",
+        "rate": "Aurora's: the pacing rate by up to a quarter",
+        "fast-rate": "the same four times as fast",
+        "genet": "Genet's change of the pacing rate",
+    },
+    "networks": {
+        "mlp": "dense layers",
+        "lstm": "dense layers, then an LSTM",
+        "mingru": "dense layers, then a minGRU",
+    },
 }
+"""By kind and name."""
 
 
 def add_policies(parser: Parser) -> None:
