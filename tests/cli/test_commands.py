@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from distrlcc.cli.main import find, main
 from distrlcc.cli.node import actors_config, newest_run
+from distrlcc.cli.output import Countdown
 from distrlcc.errors import ConfigError
 from distrlcc.policy.policy_file import shipped_policies
 from distrlcc.recipes.registry import recipe
@@ -39,6 +41,43 @@ def test_recovery_writes_its_figures() -> None:
     found = json.loads(Path("r.json").read_text())
     assert found["oracle"]["recovered"] == 1.0
     assert found["cubic"]["recovered"] < 0.5
+
+
+def test_what_takes_long_says_how_long_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 0.0, 1.0, 2.0, 7.0, 8.0, 20.0])
+    monkeypatch.setattr("distrlcc.cli.output.monotonic", lambda: next(now))
+    countdown = Countdown("ab", "scoring {}".format)
+    for _ in countdown:
+        countdown(0.05)  # too little to tell, then too soon to tell again
+        countdown(0.5)
+    assert capsys.readouterr().err.splitlines() == [
+        "scoring a ...",
+        "scoring b, about 7 s left ...",
+        "scoring b, about 7 s left ...",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("evaluate --against cubic --links 2 --seeds 1", r"evaluating cubic on 2 links"),
+        ("check sim --scenarios 2", r"comparing 2 scenarios"),
+        ("bench sim --envs 1 --steps 1 --repeats 1", r"measuring trace"),
+    ],
+)
+def test_a_command_shows_the_time_left_of_what_it_does(
+    words: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrlcc.cli.output._QUIET_S", 0.0)
+    assert main(words.split()) == 0
+    assert re.search(rf"^{says}, about \d+ s left \.\.\.$", capsys.readouterr().err, re.M)
+
+
+def test_what_takes_a_fixed_time_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "env", "--seconds", "0.1", "--envs", "2"]) == 0
+    assert "measuring for 0.1 s ..." in capsys.readouterr().err
 
 
 def _run(out: Path, config: RunConfig) -> Path:

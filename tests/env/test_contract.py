@@ -11,7 +11,7 @@ import distrlcc.env  # noqa: F401 - registers the environment
 from distrlcc.config import from_toml, override, to_toml
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.contract import check, check_all
+from distrlcc.env.contract import check, every_case
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -19,9 +19,9 @@ from distrlcc.sim import layout as col
 from tests.env.steps import check_same, steps
 
 
-@pytest.mark.parametrize(("name", "problem"), list(check_all()), ids=lambda v: str(v)[:40])
-def test_every_space_and_reward_keeps_the_contract(name: str, problem: str | None) -> None:
-    assert problem is None, name
+@pytest.mark.parametrize(("name", "config"), every_case(), ids=lambda v: str(v)[:40])
+def test_every_space_and_reward_keeps_the_contract(name: str, config: EnvConfig) -> None:
+    assert check(config) is None, name
 
 
 def test_the_contract_notices_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import time
 from argparse import Namespace
 from dataclasses import replace
 
-from distrlcc.cli.output import add_json, emit_json
+from distrlcc.cli.output import Countdown, add_json, emit_json, note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
@@ -27,9 +27,10 @@ def add_sim(parser: Parser) -> None:
 
 def run_sim(args: Namespace) -> int:
     """Measure the simulator on one core, beside the reference in the same run."""
-    from distrlcc.sim.bench import bench
+    from distrlcc.sim.bench import LINKS, bench
 
-    result = bench(args.envs, args.steps, args.repeats)
+    links = Countdown(tuple(LINKS), lambda name: f"measuring {name}")
+    result = bench(args.envs, args.steps, args.repeats, links)
     if args.json != "-":
         for name, row in result["links"].items():
             print(
@@ -61,6 +62,7 @@ def run_train(args: Namespace) -> int:
         "ppo_mlp": recipe("quickstart"),
         "dagger_mlp": recipe("imitation"),
     }
+    note(f"measuring for {args.seconds:g} s, after {_WARM_UP} updates of each ...")
     result = _bench_training(configs, args.seconds)
     if args.json != "-":
         for name, row in result.items():
@@ -83,6 +85,7 @@ def run_env(args: Namespace) -> int:
     """Measure Gymnasium's environments on one core in turns: one alone, and many side by side."""
     from distrlcc.library import make_env, make_vec
 
+    note(f"measuring for {args.seconds:g} s ...")
     alone, many = make_env(), make_vec(num_envs=args.envs)
     alone.action_space.seed(0)
     many.action_space.seed(0)

@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from distrlcc.cli.output import Countdown
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.cli.run_arguments import add_assignments
 
@@ -20,7 +21,7 @@ def run_sim(args: Namespace) -> int:
     from distrlcc.sim.check import compare, random_script
 
     mismatches = 0
-    for k in range(args.scenarios):
+    for k in Countdown(range(args.scenarios), lambda _: f"comparing {args.scenarios} scenarios"):
         difference = compare(random_script(args.seed, k))
         if difference is not None:
             mismatches += 1
@@ -52,10 +53,11 @@ def run_link(args: Namespace) -> int:
 
 def run_env(args: Namespace) -> int:
     """Run Gymnasium's checker and the project's own contract on every space and reward."""
-    from distrlcc.env.contract import check_all
+    from distrlcc.env.contract import check, every_case
 
-    failures = 0
-    for name, problem in check_all():
+    failures, cases = 0, every_case()
+    for name, config in Countdown(cases, lambda _: f"checking {len(cases)} configurations"):
+        problem = check(config)
         print(f"{name}: {problem or 'ok'}", file=sys.stderr if problem else sys.stdout)
         failures += problem is not None
     print(f"failures: {failures}")

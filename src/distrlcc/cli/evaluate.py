@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import (
+    Countdown,
     add_json,
     check_report,
     command_line,
@@ -30,7 +31,6 @@ from distrlcc.cli.output import (
     counted,
     emit_json,
     note,
-    progress,
 )
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError, LinkError
@@ -121,7 +121,7 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
             raise ConfigError(f"--scorecard has links of its own; leave out --{word}")
     benchmarks = (*BENCHMARKS, *on_traces(args.trace))
     check_report(args.out)
-    card = score(contenders, progress(benchmarks, lambda benchmark: benchmark.label))
+    card = score(contenders, Countdown(benchmarks, lambda benchmark: benchmark.label))
     out = console(args.json)
     out.print(card.table())
     for verdict in card.verdicts or ["Gates are for policies; none was measured."]:
@@ -289,8 +289,11 @@ def _measure(
     found: list[Measured] = []
     if args.world == "simulated":
         links = counted(scenarios)
-        for contender in progress(contenders, lambda c: f"evaluating {c.name} on {links}"):
-            scores, series = evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn)
+        countdown = Countdown(contenders, lambda c: f"evaluating {c.name} on {links}")
+        for contender in countdown:
+            scores, series = evaluate(
+                contender, scenarios, seeds=args.seeds, series_links=drawn, show=countdown
+            )
             found.append(Measured(scores, tuple(series)))
         return found
     _end_on_signals()

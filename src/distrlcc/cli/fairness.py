@@ -13,13 +13,13 @@ from pathlib import Path
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
 from distrlcc.cli.output import (
+    Countdown,
     add_json,
     check_report,
     command_line,
     console,
     counted,
     emit_json,
-    progress,
 )
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
     check_report(args.out)
     # The runs, a table of each suite, and the report.
     out, rows = console(args.json), []
-    for name in progress(names, lambda name: f"{name}: {counted(suites[name])}"):
+    for name in Countdown(names, lambda name: f"{name}: {counted(suites[name])}"):
         scenarios = suites[name]
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
         out.print(table(name, found))

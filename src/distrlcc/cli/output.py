@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, printable
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+_QUIET_S = 5.0
+_EARLY = 0.05
 
 
 def add_json(parser: Parser, what: str = "all figures") -> None:
@@ -63,13 +65,35 @@ def note(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-def progress(things: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
-    """Yield things, and say before each what it is, and from the second on how long is left."""
-    begin = monotonic()
-    for done, thing in enumerate(things):
-        left = (monotonic() - begin) / max(done, 1) * (len(things) - done)
-        note(f"{name(thing)}{f', about {left:.0f} s left' if done else ''} ...")
-        yield thing
+class Countdown(Generic[T]):
+    """Yields things, says before each what it is, and, from a twentieth on, how long is left.
+
+    Called with the share of a thing that is done, it says so again where `_QUIET_S` have passed,
+    and before a thing that is called as the last only then.
+    """
+
+    def __init__(self, things: Sequence[T], name: Callable[[T], str]) -> None:
+        """Take the things, and what says their names."""
+        self._things, self._name = things, name
+        self._done, self._line, self._said = 0, "", ("", 0.0)
+        self._begin = monotonic()
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the things."""
+        for done, thing in enumerate(self._things):
+            self._done, self._line = done, self._name(thing)
+            self(0.0)
+            yield thing
+
+    def __call__(self, share: float) -> None:
+        """Take the share of the present thing that is done."""
+        now, done = monotonic(), self._done + share
+        said, when = self._said
+        if self._line != said or now >= when + _QUIET_S:
+            share = done / len(self._things)
+            left = (now - self._begin) * (1 - share) / max(share, _EARLY)
+            note(f"{self._line}{f', about {left:.0f} s left' if share >= _EARLY else ''} ...")
+            self._said = self._line, now
 
 
 def counted(things: Sequence[object], noun: str = "link") -> str:

@@ -12,7 +12,7 @@ import math
 from argparse import Namespace
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of
-from distrlcc.cli.output import add_json, console, counted, emit_json, progress
+from distrlcc.cli.output import Countdown, add_json, console, counted, emit_json
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError
 
@@ -53,7 +53,7 @@ def run(args: Namespace) -> int:
         table.add_column(m.title, justify="right")
     finite = {}
     links = counted(scenarios)
-    for contender in progress(contenders, lambda one: f"measuring {one.name} on {links}"):
+    for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
         found = recovery_scores(contender, scenarios)
         cells = [f"{found[m.key] * m.scale:.{m.digits}f}" for m in RECOVERY_METRICS]
         table.add_row(contender.name, *(cell.replace("inf", "never") for cell in cells))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.output import note
+from distrlcc.cli.output import Countdown, note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, unknown_name
 
@@ -48,7 +48,7 @@ def run(args: Namespace) -> int:
         raise ConfigError("--record with --seeds 1: a row needs a spread; expected 2 seeds or more")
     # Train and score.
     folder = args.out or Path("runs") / "reproduce" / args.recipe
-    reproduction = Reproduction(EXPERIMENTS[args.recipe], folder, main, note)
+    reproduction = Reproduction(EXPERIMENTS[args.recipe], folder, main, note, Countdown)
     row = reproduction.row(range(args.seeds))
     row.save(folder / "row.json")
     # Record, or compare.

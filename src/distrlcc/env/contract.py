@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,23 @@ from distrlcc.env.vector import LinkEnv, LinkVectorEnv
 N = 8
 
 
-def check_all() -> Iterator[tuple[str, str | None]]:
-    """Check every combination of spaces, and every reward; yield names and problems."""
-    for observation, action in itertools.product(OBSERVATIONS, ACTIONS):
-        config = EnvConfig(observation=observation, action=action, episode_s=0.3)
-        yield f"{observation}, {action}", check(config)
-    for reward in REWARDS:
-        yield f"reward {reward}", check(EnvConfig(reward=RewardConfig(reward), episode_s=0.3))
+def every_case() -> list[tuple[str, EnvConfig]]:
+    """Return every combination of spaces, every reward and more, with names."""
+    rewards = [(f"reward {name}", EnvConfig(reward=RewardConfig(name))) for name in REWARDS]
     suites = ("random", "cellular", "dynamic", "indigo", "indigo-grid")
-    config = EnvConfig(suites=suites, episode_s=0.3, interval_rtts=0.5)
-    yield "every suite, intervals of RTTs", check(config)
-    late = EnvConfig(action_delay_steps=3, jitter_ms=3.0, episode_s=0.3)
-    yield "late actions, jitter", check(late)
-    yield "the kernel's habits", check(EnvConfig(kernel=True, episode_s=0.3))
     prices = RewardConfig(delay_weights=(0.05, 5.0))
-    yield "preferences", check(EnvConfig(reward=prices, episode_s=0.3))
+    cases = [
+        *(
+            (f"{observation}, {action}", EnvConfig(observation=observation, action=action))
+            for observation, action in itertools.product(OBSERVATIONS, ACTIONS)
+        ),
+        *rewards,
+        ("every suite, intervals of RTTs", EnvConfig(suites=suites, interval_rtts=0.5)),
+        ("late actions, jitter", EnvConfig(action_delay_steps=3, jitter_ms=3.0)),
+        ("the kernel's habits", EnvConfig(kernel=True)),
+        ("preferences", EnvConfig(reward=prices)),
+    ]
+    return [(name, replace(config, episode_s=0.3)) for name, config in cases]
 
 
 def check(config: EnvConfig) -> str | None:

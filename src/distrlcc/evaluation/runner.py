@@ -8,7 +8,7 @@ taken after the first second, when slow start is over, and the first second has 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,11 +38,12 @@ def evaluate(
     *,
     seeds: int = 1,
     series_links: tuple[int, ...] = (),
+    show: Callable[[float], None] = lambda share: None,
 ) -> tuple[SchemeScores, list[Series]]:
     """Return a contender's scores ``[L, S]``, and the first seed's series of each `series_links`.
 
     A link's S runs differ in random losses, in where a trace starts, in the schemes' random phases
-    and in a sampling policy's draws.
+    and in a sampling policy's draws. ``show`` takes the share that is done, again and again.
 
     Raises:
         ConfigError: A link's first flow is not its only agent; see `distrlcc.evaluation.fairness`.
@@ -59,7 +60,9 @@ def evaluate(
     counted = _Counted(seeds * len(scenarios))
     steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
     for first in range(0, len(runs), _MOST_RUNS):
-        _run(contender, runs[first : first + _MOST_RUNS], counted, steps, first)
+        parts = runs[first : first + _MOST_RUNS]
+        for share in _run(contender, parts, counted, steps, first):
+            show((first + share * len(parts)) / len(runs))
     shared = np.array([len(s.flows) > 1 for s in scenarios] * seeds)
     figures = {
         name: values.reshape(seeds, len(scenarios)).T
@@ -201,10 +204,10 @@ def _run(
     counted: _Counted,
     steps: dict[int, list[FloatArray]],
     seed: int,
-) -> None:
+) -> Iterator[float]:
     """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names.
 
-    ``seed`` chooses a sampling policy's draws.
+    ``seed`` chooses a sampling policy's draws. Yields, after each step, the share that is done.
     """
     scenarios = [part.scenario for part in parts]
     count, n_flows = len(parts), max(len(s.flows) for s in scenarios)
@@ -234,6 +237,7 @@ def _run(
                 kept.append(np.array([column[n] for column in shown]))
         before.take(batch, now >= warm)
         after.take(batch, now >= ends)
+        yield min(float(now.sum() / ends.sum()), 1.0)
     counted.add([part.run for part in parts], before, after, sums)
     for n, kept in drawn.items():
         steps[parts[n].run] += kept

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 from distrlcc import __version__
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.benchmark import Benchmark
-from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
+from distrlcc.evaluation.contender import contender_from_file, contender_from_scheme
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import Experiment
@@ -43,6 +44,14 @@ class SeedRun:
         write_atomically(path, json.dumps(asdict(self), indent=1).encode())
 
 
+def _scoring(name: str, benchmark: Benchmark) -> str:
+    return f"scoring {name} on {benchmark.suite}"
+
+
+def _unsaid(things: Sequence[Any], name: Callable[[Any], str]) -> Iterable[Any]:
+    return things
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """A folder with one run per seed; done again it goes on with what is missing."""
@@ -53,6 +62,8 @@ class Reproduction:
     """Runs a `distrlcc` command in this process and returns its exit code."""
     tell: Callable[[str], None]
     """Takes a line for each step."""
+    progress: Callable[[Sequence[Any], Callable[[Any], str]], Iterable[Any]] = _unsaid
+    """Yields what is scored, and may say what each is and how long the rest takes."""
 
     def row(self, seeds: Sequence[int]) -> ResultRow:
         """Train and score what is not there yet, and return the row of all.
@@ -70,6 +81,10 @@ class Reproduction:
         benchmarks = self.experiment.benchmarks
         best = max(runs, key=lambda run: run.held_out_reward)
         chosen = runs[0] if self.experiment.blind else best
+        peers: dict[str, dict[str, dict[str, float]]] = {b.label: {} for b in benchmarks}
+        pairs = [(name, b) for b in benchmarks for name in b.peers]
+        for name, b in self.progress(pairs, lambda pair: _scoring(*pair)):
+            peers[b.label][name] = b.scores(contender_from_scheme(name))
         return ResultRow(
             recipe=self.experiment.name,
             version=__version__,
@@ -81,10 +96,7 @@ class Reproduction:
                 b.label: {m: tuple(run.scores[b.label][m] for run in runs) for m in b.metrics}
                 for b in benchmarks
             },
-            peers={
-                b.label: {name: self._scores(contender_from_scheme(name), b) for name in b.peers}
-                for b in benchmarks
-            },
+            peers=peers,
         )
 
     def ship(self, row: ResultRow, folder: Path = SHIPPED) -> None:
@@ -124,16 +136,15 @@ class Reproduction:
                 run.cpu_seconds += process_time() - begin
                 run.save(kept)
         # What was not scored yet, or by other metrics.
-        for benchmark in self.experiment.benchmarks:
-            if set(run.scores.get(benchmark.label, {})) != set(benchmark.metrics):
-                contender = contender_from_file(str(place), set(), benchmark.prefer)
-                run.scores[benchmark.label] = self._scores(contender, benchmark)
+        missing = [
+            b
+            for b in self.experiment.benchmarks
+            if set(run.scores.get(b.label, {})) != set(b.metrics)
+        ]
+        for b in self.progress(missing, lambda b: _scoring(place.name, b)):
+            run.scores[b.label] = b.scores(contender_from_file(str(place), set(), b.prefer))
         run.save(kept)
         return run
-
-    def _scores(self, contender: Contender, benchmark: Benchmark) -> dict[str, float]:
-        self.tell(f"scoring {contender.name} on {benchmark.suite}")
-        return benchmark.scores(contender)
 
     def _placed(self, command: str) -> list[str]:
         return [word.replace("FOLDER", str(self.folder)) for word in command.split()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from distrlcc.control.state import CWND
@@ -21,13 +22,16 @@ LINKS: dict[str, tuple[Link, float]] = {
 """Link and window (about 1 BDP) of each measurement."""
 
 
-def bench(n_envs: int, steps: int, repeats: int) -> dict[str, Any]:
+def bench(
+    n_envs: int, steps: int, repeats: int, links: Iterable[str] = tuple(LINKS)
+) -> dict[str, Any]:
     """Measure; every figure is the best of ``repeats`` (the least disturbed) on one core."""
     begin = time.perf_counter()
     Simulator(1).advance(STEP_NS)
     start_seconds = time.perf_counter() - begin
     rows = {}
-    for name, (link, window) in LINKS.items():
+    for name in links:
+        link, window = LINKS[name]
         kernel_ns, rate = min(
             (_kernel(link, window, n_envs, steps) for _ in range(repeats)), key=lambda row: row[0]
         )
