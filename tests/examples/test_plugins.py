@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ CASES = {
     "network": "network.kind={}/network.py:Gated",
     "all": "env.observation={0}/observation.py:Small network.kind={0}/network.py:Gated "
     "env.reward.name={0}/reward.py:reward learner={0}/learner.py:Reinforce env.action=fast-rate",
+    "modules": "env.observation=observation:Small network.kind=network:Gated "
+    "env.reward.name=reward:reward learner=learner:Reinforce",
 }
 RAY = (
     "train quickstart --engine ray --processes 2",
@@ -41,6 +44,12 @@ RAY = (
     "tune pbt quickstart --population 2 --interval 1 --mutate ppo.lr=loguniform:1e-4:1e-2 "
     "--explore {0}/tuning.py:explore --stop {0}/tuning.py:stop",
 )
+
+
+def test_an_example_has_at_most_30_lines() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert len(lengths) >= 8
+    assert {name: length for name, length in lengths.items() if length > 30} == {}
 
 
 @pytest.fixture
@@ -65,13 +74,21 @@ def receiver(tmp_path: Path) -> Iterator[str]:
     process.wait(10.0)
 
 
-def _train(out: Path, *words: str) -> int:
-    return main(["train", "--out", str(out), "--no-tensorboard", *words])
+def _train(out: Path, *words: str, call: Callable[[list[str]], int] = main) -> int:
+    return call(["train", "--out", str(out), "--no-tensorboard", *words])
 
 
-def _sent(receiver: str, *words: str, place: Path) -> dict[str, float]:
+def _finding(folder: Path) -> dict[str, str]:
+    """Return the environment of a process that finds a folder's modules."""
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *before])}
+
+
+def _sent(
+    receiver: str, *words: str, place: Path, env: dict[str, str] | None = None
+) -> dict[str, float]:
     sender = [sys.executable, "-m", "distrlcc", "send", receiver, "--seconds", "0.5"]
-    subprocess.run([*sender, "--json", str(place), *words], check=True, timeout=60)
+    subprocess.run([*sender, "--json", str(place), *words], check=True, timeout=60, env=env)
     found: dict[str, float] = json.loads(place.read_text())
     return found
 
@@ -83,19 +100,28 @@ def test_an_example_trains_resumes_is_evaluated_and_sends(
 ) -> None:
     # Train from the folder of the files; resume, evaluate and send from another.
     monkeypatch.chdir(plugins)
+    modules, environment = case == "modules", _finding(plugins)
+
+    def call(words: list[str]) -> int:
+        if not modules:
+            return main(words)
+        command = [sys.executable, "-m", "distrlcc", *words]  # this process does not find them
+        return subprocess.run(command, env=environment, timeout=120, check=False).returncode
+
     words = ["quickstart", "--set", *SMALL, *CASES[case].format(".").split()]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert _train(cut, *words) == 0
-    assert _train(whole, *words, f"total_steps={5 * UPDATE}") == 0
+    assert _train(cut, *words, call=call) == 0
+    assert _train(whole, *words, f"total_steps={5 * UPDATE}", call=call) == 0
     monkeypatch.chdir(tmp_path)
-    assert _train(cut, "--resume", "--set", f"total_steps={5 * UPDATE}") == 0
+    assert _train(cut, "--resume", "--set", f"total_steps={5 * UPDATE}", call=call) == 0
     assert updates(cut) == [1, 2, 3, 4, 5]
     same(saved(whole), saved(cut), skip=(*CLOCK, "best", "best_update", "best_score", "counters"))
     policy = str(cut / "policy.safetensors")
-    assert main(["evaluate", policy, "--against", "", "--links", "2", "--seeds", "1"]) == 0
-    assert _sent(receiver, policy, place=tmp_path / "sent.json")["acked"] > 0
+    assert call(["evaluate", policy, "--against", "", "--links", "2", "--seeds", "1"]) == 0
+    assert _sent(receiver, policy, place=tmp_path / "sent.json", env=environment)["acked"] > 0
     # Where it lies and its hash stand in config.toml.
-    assert re.search(rf'"{plugins}/\w+.py:\w+@[0-9a-f]{{16}}"', (cut / "config.toml").read_text())
+    place = r"\w+" if modules else rf"{plugins}/\w+.py"
+    assert re.search(rf'"{place}:\w+@[0-9a-f]{{16}}"', (cut / "config.toml").read_text())
 
 
 @pytest.mark.slow
