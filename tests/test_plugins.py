@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import inspect
 import json
 import os
 import py_compile
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -298,3 +302,17 @@ def test_the_kernel_has_no_network_of_a_users() -> None:
     policy = make_policy(kind=NETWORKS.pinned(reference), observation="scale-free")
     with pytest.raises(PolicyFileError, match="no network of a user's"):
         quantise(policy, ACTIONS["multiplicative"], (2.0, 8000.0))
+
+
+def test_the_page_shows_a_protocol_of_each_kind_with_its_contract() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
+    shown = [path.rpartition(".") for path in re.findall(r"^::: (\S+)$", page, re.M)]
+    names = ["Reward", "Observations", "Actions", "Network", "OnAck", "Explorer", "StopRule"]
+    assert [name for _, _, name in shown] == names
+    for module, _, name in shown:
+        protocol = getattr(importlib.import_module(module), name)
+        assert Protocol in protocol.__bases__
+        own = [each for each in vars(protocol).values() if inspect.isfunction(each)]
+        methods = [each for each in own if each.__module__ == module]
+        assert methods
+        assert [each for each in methods if not each.__doc__] == []

@@ -1,21 +1,15 @@
 """The schemes, and one flow's state: a float64 row whose first elements every scheme shares.
 
-A scheme is a module of compiled functions over the row ``s``, which take of these arguments what
-they need; a user's is a `Scheme` of functions that take them all:
-
-- ``initialise(s, now, seed)`` at the flow's start, on a row of zeros with the initial window;
-- ``on_ack(s, now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, rate, marked)`` once
-  per ACK;
-- ``on_timeout(s, sent)`` when nothing was sent or acknowledged for one second.
-
-``now`` and ``rtt`` are int64 nanoseconds, counts are int64 packets (see `distrlcc.types.Ack`),
-``rate`` is float64 packets per second. The sender reads ``s[CWND]`` and ``s[PACING]`` afterwards.
+A scheme is a module of compiled functions over the row ``s``, ``initialise``, ``on_ack`` and
+``on_timeout``, which take of their arguments what they need; a user's is a `Scheme` of functions
+that take them all.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from distrlcc.plugins import Registry
+from distrlcc.types import FloatArray
 
 _NAMES = ("agent", "oracle", "fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat")
 CWND = 0  # congestion window, packets; the sender keeps fewer than ``floor(s[CWND])`` in flight
@@ -26,12 +20,39 @@ INITIAL_CWND = 10.0  # initial window, packets (RFC 6928)
 MIN_CWND = 2.0  # least window of all schemes, packets (a timeout may go to 1)
 
 
+class OnAck(Protocol):
+    """What a scheme does for each ACK, over its flow's row ``s`` of `STATE_SIZE` numbers."""
+
+    def __call__(
+        self,
+        s: FloatArray,
+        now: int,
+        rtt: int,
+        seq: int,
+        sent: int,
+        lost: int,
+        inflight: int,
+        delivered: int,
+        prior_delivered: int,
+        rate: float,
+        marked: int,
+        /,
+    ) -> None:
+        """Set ``s[CWND]``, packets, and ``s[PACING]``, packets/s, which the sender reads after it.
+
+        ``now`` and ``rtt`` are ns; ``rate``, of delivery, is packets/s. The others count packets,
+        see `distrlcc.types.Ack`. From ``s[FIRST_FREE]`` on the row is the scheme's own.
+        """
+
+
 class Scheme(NamedTuple):
     """A user's scheme: functions that numba can compile; what they call is compiled already."""
 
-    initialise: Callable[..., Any]
-    on_ack: Callable[..., Any]
-    on_timeout: Callable[..., Any]
+    initialise: Callable[[FloatArray, int, int], None]
+    """Of ``s, now, seed``, at the flow's start: a row of zeros but for the initial window."""
+    on_ack: OnAck
+    on_timeout: Callable[[FloatArray, int], None]
+    """Of ``s, sent``, when nothing was sent or acknowledged for one second."""
 
 
 def _number(found: Any) -> int:

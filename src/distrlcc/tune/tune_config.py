@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from distrlcc.config import check_fields, check_positive
 from distrlcc.errors import ConfigError
 from distrlcc.plugins import Registry, function
 from distrlcc.runs.run_config import RunConfig
 
-EXPLORERS: Registry[Callable[[dict[str, Any]], dict[str, Any]]] = Registry("explorer", {}, function)
-"""Users' functions alone: they take perturbed values by dotted key, and return them all."""
-STOPPERS: Registry[Callable[[Any], bool]] = Registry("stopper", {}, function)
-"""Users' functions alone: they take a member's `distrlcc.tune.report.Report` and say whether it has
-trained enough."""
+
+class Explorer(Protocol):
+    """A function that has the last word on the values that a member goes on with."""
+
+    def __call__(self, values: dict[str, Any], /) -> dict[str, Any]:
+        """Return values of the same keys, dotted as in ``ppo.lr``, that the configuration takes.
+
+        ``values`` are perturbed, and within their bounds. What is random comes from Python's
+        ``random``, which the tuner seeds.
+        """
+
+
+class StopRule(Protocol):
+    """A function that ends members before their updates are done."""
+
+    def __call__(self, report: Any, /) -> bool:
+        """Say whether a member has trained enough, by its `distrlcc.tune.report.Report` alone."""
+
+
+EXPLORERS: Registry[Explorer] = Registry("explorer", {}, function)
+"""Users' functions alone."""
+STOPPERS: Registry[StopRule] = Registry("stopper", {}, function)
+"""Users' functions alone."""
 
 Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
 """What members are compared by: a mean over held-out links."""
