@@ -89,7 +89,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
         *(_flags(c, "benchmarks.bench_") for c in BENCHMARKS),
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts", "--rdzv-backend"}
-    others |= {"--rdzv-endpoint", "--rdzv-conf", "--local-addr", "--schemes", "--env-id"}
+    others |= {"--rdzv-endpoint", "--rdzv-conf", "--local-addr", "--schemes"}
     others |= {"--node-rank", "--master-addr", "--block", "--index-url", "--no-deps"}
     assert set(FLAG.findall(code)) <= known | others | {"--help", "--version"}
     for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):
