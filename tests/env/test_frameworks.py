@@ -48,7 +48,9 @@ def test_the_bench_measures_one_environment_beside_many(capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(tmp_path: Path) -> None:
+def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
+    tmp_path: Path, receiver: str
+) -> None:
     sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
     from distrlcc.sb3 import VecLink
 
@@ -70,6 +72,9 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(tmp_path: 
         observation, _, ends, infos = links.step(expected)
     assert [bool(info) for info in infos] == list(ends)
     assert np.isfinite(evaluate(str(read), links=2)["power"]).all()
+    sent = tmp_path / "sent.json"
+    assert main(["send", receiver, str(read), "--seconds", "0.5", "--json", str(sent)]) == 0
+    assert json.loads(sent.read_text())["acked"] > 0
 
 
 class Evil:

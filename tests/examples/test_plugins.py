@@ -9,8 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,22 +55,6 @@ def test_an_example_has_at_most_30_lines() -> None:
 def plugins(tmp_path: Path) -> Path:
     """Return a copy of the examples in a folder of its own."""
     return Path(shutil.copytree(EXAMPLES, tmp_path / "plugins"))
-
-
-@pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[str]:
-    log = tmp_path / "receive.log"
-    with log.open("wb") as out:
-        words = (sys.executable, "-m", "distrlcc", "receive", "--listen", "127.0.0.1:0")
-        process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
-    deadline = time.monotonic() + 60.0
-    while (said := re.search(r"listening on (\S+)", log.read_text())) is None:
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield said[1]
-    process.kill()
-    process.wait(10.0)
 
 
 def _train(out: Path, *words: str, call: Callable[[list[str]], int] = main) -> int:
