@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import distrlcc
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
 from distrlcc.cli.main import COMMANDS, GROUPS, find, main
 from distrlcc.config import from_toml, keys
@@ -127,3 +128,12 @@ def test_every_name_is_on_its_page() -> None:
     for page, names in pages.items():
         text = (ROOT / "docs" / f"{page}.md").read_text()
         assert [name for name in names if f"`{name}`" not in text] == [], page
+
+
+def test_every_name_of_the_library_is_on_its_page() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    rendered = set(re.findall(r"^::: (\S+)$", text, re.M))
+    homes = {name: getattr(distrlcc, name).__module__ for name in distrlcc.__all__}
+    assert [n for n, home in homes.items() if not {home, f"distrlcc.{n}"} & rendered] == []
+    others = {"sb3.VecLink", "quic.register", "trackers.Wandb", "trackers.MLflow"}
+    assert {f"distrlcc.{name}" for name in (*others, "env.config.EnvConfig")} <= rendered
