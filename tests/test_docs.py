@@ -70,6 +70,7 @@ def test_every_toml_block_and_each_example_is_a_scenario() -> None:
         assert from_toml(Scenario, block).flows
 
 
+GENERATED = {"results.md"}
 FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
@@ -137,3 +138,17 @@ def test_every_name_of_the_library_is_on_its_page() -> None:
     assert [n for n, home in homes.items() if not {home, f"distrlcc.{n}"} & rendered] == []
     others = {"sb3.VecLink", "quic.register", "trackers.Wandb", "trackers.MLflow"}
     assert {f"distrlcc.{name}" for name in (*others, "env.config.EnvConfig")} <= rendered
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_a_page_opens_with_what_when_an_example_and_limits(page: Path) -> None:
+    if page.name in GENERATED:
+        return
+    opening = re.split(r"^## |^\|", page.read_text(), maxsplit=1, flags=re.M)[0]
+    title, what = opening.split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert re.search(r"\b(use|take|read|look)\b", what, re.I), "when to use it"
+    assert "`" in opening, "an example"
+    assert re.search(
+        r"\b(not?|none|never|cannot|only|alone|limits?|needs?|must|fails)\b", opening
+    ), "limits"
