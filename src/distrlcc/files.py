@@ -86,12 +86,7 @@ def write_together(
         if before_rename is not None:
             before_rename()
         for name in files:
-            try:
-                temporary[name].replace(folder / name)
-            except FileNotFoundError:
-                if before_rename is not None:  # who took the folder over has removed it
-                    before_rename()
-                raise
+            rename(temporary[name], folder / name, before_rename)
         place = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(place)  # without it a power cut may undo the renames
@@ -104,6 +99,20 @@ def write_together(
         for path in temporary.values():
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def rename(temporary: Path, path: Path, check: Callable[[], None] | None = None) -> None:
+    """Rename a temporary file into place; where another process has removed it, ``check`` says so.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    try:
+        temporary.replace(path)
+    except FileNotFoundError:
+        if check is not None:
+            check()
+        raise
 
 
 def temporary_path(path: Path, epoch: int = 0) -> Path:

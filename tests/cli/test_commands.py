@@ -131,3 +131,4 @@ def test_the_list_says_what_each_thing_is(capsys: pytest.CaptureFixture[str]) ->
     assert main(["list", "policies"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert names == list(shipped_policies())
+    assert "subclass" not in capsys.readouterr().out + "".join(texts)

@@ -141,6 +141,15 @@ def test_addresses_of_ipv6_are_found_too() -> None:
         assert Interface("lo", "::1") in found
 
 
+def test_several_addresses_of_an_interface_are_found(tmp_path: Path) -> None:
+    with Hosts(1, tmp_path) as made:
+        add = made.command(0, "ip", "addr", "add", "8.8.8.8/32", "dev", "lo")
+        subprocess.run(add, check=True)
+        script = "from distrlcc.cluster.cluster import addresses; print(addresses())"
+        words = made.command(0, sys.executable, "-c", script)
+        assert "8.8.8.8" in subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
 def test_another_program_is_not_taken_for_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")

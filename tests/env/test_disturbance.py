@@ -159,6 +159,16 @@ def test_held_out_links_are_not_disturbed() -> None:
     assert HeldOut(noisy, spec).score(weights) == HeldOut(few, spec).score(weights)
 
 
+def test_a_second_scoring_is_as_the_first() -> None:
+    config = replace(recipe("fair"), held_out=HeldOutConfig(links=3, seconds=6.0))
+    spec = PolicySpec("scale-free-recent", 32, "fine", "discrete", 9)
+    held_out = HeldOut(config, spec)
+    one, other = (PPO(PPOConfig(), spec, seed).weights() for seed in (1, 2))
+    first = held_out.score(one)
+    assert held_out.score(other) != first
+    assert held_out.score(one) == first
+
+
 def test_an_expert_is_not_followed_late() -> None:
     config = recipe("imitation")
     with pytest.raises(ConfigError, match="action_delay_steps"):

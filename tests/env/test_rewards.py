@@ -70,6 +70,16 @@ def test_a_window_that_does_not_fit_costs_more_steeply_near_the_fit() -> None:
     assert paid == pytest.approx(expected)
 
 
+def test_beside_a_schemes_flow_a_share_of_the_price_of_delay_is_paid() -> None:
+    config = RewardConfig(delay_weight=0.8, beside_weight=0.25)
+    for schemes, price in ((0.0, 0.8), (2.0, 0.2)):  # of a queue of half a round trip
+        link = replace(LINK, schemes=np.array([schemes]))
+        paid = REWARDS["distrlcc"](STATS, link, config)
+        assert paid[0] == pytest.approx(1 - 0.1 - price * 0.5 - 10 * 0.2)
+    with pytest.raises(ConfigError, match="beside_weight"):
+        RewardConfig(beside_weight=0.5, delay_weights=(0.1, 1.0))
+
+
 def test_an_environment_takes_the_price_of_its_window_off_its_reward() -> None:
     rewards = []
     for weight in (0.0, 2.0):

@@ -147,8 +147,8 @@ def test_who_does_not_know_the_token_holds_nothing_up(
                 said += data
         assert said[:1] in (b"", b"\x15", b"\x16"), said
     assert time.monotonic() - begin < 15.0
-    # Some are dropped and not yet closed, and two are a member's.
-    assert most // 2 < max(counts) - own < most + 20
+    # Half of them were held at least; of all 601 that came some dropped ones may not be closed yet.
+    assert most // 2 < max(counts) - own < most + 200
 
 
 def _sockets(process: int) -> int:

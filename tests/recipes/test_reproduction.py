@@ -10,7 +10,7 @@ from distrlcc.recipes.experiment import EXPERIMENTS, Benchmark, Experiment
 from distrlcc.recipes.reproduction import Reproduction
 from distrlcc.recipes.result_row import ResultRow
 from distrlcc.runs.held_out import HeldOut
-from distrlcc.runs.source import EnvSource
+from distrlcc.runs.source import EnvSource, Share
 from distrlcc.sim.suites import SUITES
 
 RECIPE = """
@@ -98,4 +98,5 @@ def test_every_experiment_ends_by_its_steps(experiment: Experiment) -> None:
         parser, _ = find("train")
         config = run_config(parser.parse_args(words))
         assert config.max_seconds == 0.0, "how far that is depends on the machine"
-        HeldOut(config, EnvSource(config).spec)  # refuses links that it has no room for
+        spec = EnvSource(config, Share(0, config.env.unit)).spec
+        HeldOut(config, spec)  # refuses links that it has no room for

@@ -77,7 +77,7 @@ class Engine(Protocol):
     def drop(self, worker: Worker, *, again: bool = True) -> None:
         """Do not call a worker again, nor wait for its answers.
 
-        Unless ``again``, no other worker may take its place.
+        With ``again`` another worker may take its place.
         """
         ...
 

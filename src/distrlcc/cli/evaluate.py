@@ -354,7 +354,7 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
     """
     parser.add("senders SENDER", "policy files, runs, shipped policies, or schemes", nargs="*")
     for flag in ("--policy", "--scheme"):
-        parser.gone(flag, ": name policies first, as in 'evaluate one --against cubic,bbr'")
+        parser.gone(flag, ": policies stand first, schemes in a list: one --against cubic,bbr")
     more = "" if real is None else f"; of real packets {real}"
     default = against if real is None else None
     parser.add("--against A,B,…", f"schemes (default: {against}{more})", default=default)

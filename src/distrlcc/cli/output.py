@@ -68,8 +68,8 @@ def note(line: str) -> None:
 class Countdown(Generic[T]):
     """Yields things, says before each what it is, and, from a twentieth on, how long is left.
 
-    Called with the share of a thing that is done, it says so again where `_QUIET_S` have passed,
-    and before a thing that is called as the last only then.
+    It may be called with the share of a thing that is done. It speaks when the name changes, else
+    at most every `_QUIET_S` seconds.
     """
 
     def __init__(self, things: Sequence[T], name: Callable[[T], str]) -> None:

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import takewhile
 from typing import Any, NoReturn
 
 from distrlcc.errors import ConfigError, unknown_name
@@ -107,13 +106,11 @@ class Parser(argparse.ArgumentParser):
         self.given.clear()
         found, rest = super().parse_known_args(args, namespace)
         words = list(args or ())
-        if rest and rest[0] in words:
-            place = words.index(rest[0])
-            begin = max((k for k in range(place) if words[k].startswith("-")), default=0)
-            flag, *others = words[begin:]
-            items = list(takewhile(lambda word: not word.startswith("-"), others))
+        if rest and rest[0] in words and not self.intermixed:
+            before = words[: words.index(rest[0])]
+            flag = next((word for word in reversed(before) if word.startswith("-")), "")
             if _is_list(self._option_string_actions.get(flag)):
-                raise ConfigError(f"{rest[0]} after {flag}: write {flag} {','.join(items)}")
+                raise ConfigError(f"{rest[0]} after {flag}: lists have commas, as in {flag} A,B")
         return found, rest
 
     def error(self, message: str) -> NoReturn:

@@ -41,6 +41,8 @@ from distrlcc.runs.identity import differences
 _STARTED = "Ray runtime started."
 _OF_OTHERS = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
 """Variables with tokens and addresses of other clusters."""
+_LOCAL = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
+"""One of this machine's addresses in the kernel's table of routes."""
 
 
 def health() -> dict[str, str]:
@@ -216,8 +218,13 @@ def head_interface(ip: str, name: str) -> Interface:
 
 
 def addresses() -> list[Interface]:
-    """Return this machine's addresses, those of IPv6 too."""
+    """Return this machine's addresses: also several of one interface, and those of IPv6."""
     found = interfaces()
+    known = {each.address for each in found}
+    for address in _LOCAL.findall(Path("/proc/net/fib_trie").read_text()):
+        if address not in known:
+            known.add(address)
+            found.append(Interface("one more", address))
     with suppress(FileNotFoundError):  # no IPv6 in this kernel
         for line in Path("/proc/net/if_inet6").read_text().splitlines():
             number, *_, name = line.split()

@@ -115,12 +115,13 @@ class RayEngine:
         return seen
 
     def drop(self, worker: Worker, *, again: bool = True) -> None:
-        """See `Engine`; else another takes its place."""
+        """See `Engine`; Ray starts another in its place."""
         with self._lock:
             slot = self._slot(worker)
             if slot is not None:
                 self._leave(slot)
-                slot.again = slot.again if again else inf
+                if not again:
+                    slot.again = inf
                 self._kill(slot, restart=again)
 
     def close(self) -> None:

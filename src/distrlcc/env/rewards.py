@@ -54,6 +54,11 @@ class RewardConfig:
 
     def _check_range(self) -> None:
         weights = self.delay_weights
+        if self.beside_weight != 1:
+            raise ConfigError(
+                f"beside_weight is {self.beside_weight} with delay_weights: the price of a "
+                "preference is paid in full; take 1 for the first, or [] for the second"
+            )
         if self.window_weight:
             raise ConfigError(
                 "window_weight with delay_weights: a window that fits is the same for every "

@@ -217,7 +217,8 @@ class ElasticGroup:
         empty then.
 
         Raises:
-            GroupError: What was sent is no state of this run.
+            GroupError: What was sent is no state.
+            CheckpointError: It is not one of this run.
         """
         group, update = self._group, state.counters.update
         if not (quorum.behind or state.paused()):
@@ -232,7 +233,7 @@ class ElasticGroup:
             newest = unpack(packed)
             rows = msgspec.convert(newest.pop("rows"), dict[int, dict[str, Any]])
             events = msgspec.convert(newest.pop("events"), list[str])
-            state.load_shared_state(newest)
+        state.load_shared_state(newest)
         self._recorder.unrecorded, self._events, self._shares = rows, events, True
         if state.counters.update == update:
             return False

@@ -213,7 +213,7 @@ class Launcher:
             others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
             if failure is not None and others_go_on and not (self._ended or self._asked):
                 self._say(f"{failure}; none is left here; it serves the others while they live")
-                cast(Any, util)._run_finalizers()  # its fork server's folder
+                cast(Any, util)._run_finalizers(-100)  # its fork server's folder
                 while not (run.over.wait(limits().tick) or stopper.signal):
                     if time.monotonic() - run.heard > limits().absence:
                         silence = f"no other machine has been heard for {limits().absence:.0f} s"

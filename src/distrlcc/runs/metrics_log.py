@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from distrlcc.errors import OutputError, reading
-from distrlcc.files import temporary_path
+from distrlcc.files import rename, temporary_path
 
 if TYPE_CHECKING:
     from distrlcc.runs.event_file import EventFile
@@ -78,7 +78,7 @@ class MetricsLog:
                 self._steps = _last_steps(copy)
                 self._purge = self._steps + 1
             check()
-            copy.replace(self.path)
+            rename(copy, self.path, check)
         except OSError as error:
             raise self._unwritable(error) from None
         finally:

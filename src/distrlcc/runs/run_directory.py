@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import flat, from_dict, read_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
-from distrlcc.files import refuse_links, temporary_path, write_atomically
+from distrlcc.files import refuse_links, rename, temporary_path, write_atomically
 from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
@@ -240,7 +240,7 @@ class RunDirectory:
             shutil.copyfile(path, copy)
             cut_after(copy, update)
             self.check()
-            copy.replace(path)
+            rename(copy, path, self.check)
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}") from None
         finally:
