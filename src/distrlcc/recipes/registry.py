@@ -119,7 +119,7 @@ def one() -> RunConfig:
     Everything that links do is in training (the suite ``world``), and more of what is hard. A
     minGRU learns as much as an LSTM in half the time, and the layer behind it lets what is
     remembered change the answer to what is seen. The spread of RTTs tells jitter from a queue,
-    windows are paced, and a guard bounds them. Beside CUBIC and BBR a queue costs a quarter.
+    windows are paced, and a guard bounds them. Beside CUBIC and BBR a queue costs a third.
     """
     steps = 500_000_000
     return RunConfig(
@@ -128,15 +128,15 @@ def one() -> RunConfig:
         total_steps=steps,
         env=EnvConfig(
             suites=(
-                *("world", "dynamic", "jitter", "fast"),
-                *("beside-cubic", "beside-bbr", "shared-rtt"),
+                *("world", "dynamic", "jitter", "fast", "falls", "silent"),
+                *("shared", "shared-rtt", "beside-cubic", "beside-bbr"),
             ),
-            suite_weights=(0.66, 0.08, 0.08, 0.03, 0.06, 0.05, 0.04),
+            suite_weights=(0.58, 0.08, 0.07, 0.02, 0.03, 0.03, 0.05, 0.04, 0.05, 0.05),
             observation="scale-free-spread",
             action="fine",
             reward=RewardConfig(
                 delay_weight=0.65,
-                beside_weight=0.25,
+                beside_weight=0.35,
                 window_weight=1.0,
                 guard_weight=0.6,
                 fairness_weight=0.8,
