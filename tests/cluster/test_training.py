@@ -163,6 +163,7 @@ def test_workers_answer_die_and_come_back(cluster: Any) -> None:
     wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
 
 
+@pytest.mark.long
 def test_a_worker_that_is_dropped_for_good_is_not_replaced(cluster: Any) -> None:
     resources = ResourcesConfig(worker_cpus=0.1, learner_cpus=0.1)
     with _engine(cluster, resources, 2) as engine:

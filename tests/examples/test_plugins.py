@@ -77,7 +77,9 @@ def _sent(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.long) if c == "all" else c for c in CASES]
+)
 def test_an_example_trains_resumes_is_evaluated_and_sends(
     case: str, plugins: Path, receiver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
