@@ -84,9 +84,7 @@ REFUSED = [
     ("evaluate --suite random/tset/3", "did you mean test"),
     ("evaluate one --against cubic --against bbr", "twice: write --against cubic,bbr"),
     ("evaluate one --flows 1 --flows 4", "--flows is given twice: write --flows N,…"),
-    ("evaluate one --suite random --suite slow", "--suite is given twice: give it once"),
     ("fairness one --suite slow --suite fast", "--suite is given twice: write --suite slow,fast"),
-    ("collect cubic --out d --seed 1 --seed 0", "--seed is given twice: give it once"),
     (
         "evaluate one --against cubic bbr reno",
         "bbr after --against: lists have commas, as in --against A,B",

@@ -62,7 +62,6 @@ def run_train(args: Namespace) -> int:
         "ppo_mlp": recipe("quickstart"),
         "dagger_mlp": recipe("imitation"),
     }
-    note(f"measuring for {args.seconds:g} s, after {_WARM_UP} updates of each ...")
     result = _bench_training(configs, args.seconds)
     if args.json != "-":
         for name, row in result.items():
@@ -85,8 +84,8 @@ def run_env(args: Namespace) -> int:
     """Measure Gymnasium's environments on one core in turns: one alone, and many side by side."""
     from distrlcc.library import make_env, make_vec
 
-    note(f"measuring for {args.seconds:g} s ...")
     alone, many = make_env(), make_vec(num_envs=args.envs)
+    note(f"measuring for {args.seconds:g} s ...")
     alone.action_space.seed(0)
     many.action_space.seed(0)
     for env in (alone, many):
@@ -131,6 +130,7 @@ def _bench_training(configs: dict[str, RunConfig], seconds: float) -> dict[str, 
     from distrlcc.runs.train import iterate
 
     # Take turns.
+    note(f"measuring for {seconds:g} s, after {_WARM_UP} updates of each ...")
     trainers = {name: env_run(config) for name, config in configs.items()}
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in configs}
     begin, turn = time.perf_counter(), 0

@@ -15,16 +15,14 @@ from distrlcc.errors import ConfigError, unknown_name
 
 
 class _Once(argparse._StoreAction):
-    """Stores a value; of an option that is given twice one value would hide the other."""
+    """Stores a value; of a list that is given twice one would hide the other."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         """Store it."""
-        if option in parser.given:
+        if option in parser.given and _is_list(self):
             both = f"{getattr(namespace, self.dest)},{values}"
-            remedy = f"write {option} {both if isinstance(values, str) else self.metavar}"
-            raise ConfigError(
-                f"{option} is given twice: {remedy if _is_list(self) else 'give it once'}"
-            )
+            remedy = both if isinstance(values, str) else self.metavar
+            raise ConfigError(f"{option} is given twice: write {option} {remedy}")
         parser.given |= {option} - {None}
         super().__call__(parser, namespace, values, option)
 
