@@ -78,7 +78,7 @@ def run(args: Namespace) -> int:
         # the port is another one than a cluster's that may be there.
         head = f"{hosts.address(0)}:{_PORT}"
         try:
-            start = ("cluster", "start", "--ip", hosts.address(0), "--port", str(_PORT))
+            start = ("cluster", "start", "--listen", hosts.address(0), "--port", str(_PORT))
             command("start", 0, *start, *_SMALL)
             join = ("cluster", "join", head)
             command("join with another token", 1, *join, token=_TOKEN[::-1])

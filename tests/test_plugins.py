@@ -266,7 +266,7 @@ def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
         "check plugin theirs": "scheme theirs: ok",
         "check plugin their": "unknown plug-in 'their': did you mean theirs",
         "check plugin cubic": "unknown plug-in 'cubic'",
-        "check plugin both": "both is registered as reward and scheme: say --kind",
+        "check plugin both": "both is registered as reward and scheme: say --contract",
     }
     calls = "".join(f"print({words!r}, main({words.split()}))\n" for words in expected)
     command = [sys.executable, "-c", f"from distrlcc.cli.main import main\n{calls}"]

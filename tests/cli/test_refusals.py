@@ -190,11 +190,13 @@ REFUSED = [
     ("ONE --set actors.nodes=[]", "nodes is empty"),
     ("ONE --set actors.segments_per_update=-1", "segments_per_update is -1"),
     # of clusters
+    ("cluster start --ip 127.0.0.1", "there is no --ip: --listen IP"),
+    ("check plugin ./mine.py:f --kind reward", "there is no --kind: --contract"),
     ("cluster start --port 80", "'80' is not a whole number from 1024"),
-    ("cluster start --ip 203.0.113.9", "expected an address of this machine"),
+    ("cluster start --listen 203.0.113.9", "expected an address of this machine"),
     ("cluster start --interface nowhere0", "expected an address of this machine"),
-    ("cluster start --ip 127.0.0.1 --resource CPU=3", "have --cpus"),
-    ("cluster start --ip 127.0.0.1 --resource learner", "expected NAME=AMOUNT"),
+    ("cluster start --listen 127.0.0.1 --resource CPU=3", "have --cpus"),
+    ("cluster start --listen 127.0.0.1 --resource learner", "expected NAME=AMOUNT"),
     ("cluster start --autoscaling-config missing.yaml", "there is no such file"),
     ("cluster join 127.0.0.1", "is this machine itself"),
     ("cluster join 10.0.0.1:port", "expected HOST:PORT"),
@@ -359,7 +361,7 @@ def test_a_token_that_guards_nothing(
 ) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("DISTRLCC_TOKEN", "secret")
-    line = _fails(capfd, "cluster start --ip 127.0.0.1")
+    line = _fails(capfd, "cluster start --listen 127.0.0.1")
     assert "DISTRLCC_TOKEN has 6 characters; expected 16 or more" in line
 
 

@@ -187,7 +187,7 @@ def test_the_cluster_file_is_what_ray_up_reads() -> None:
     prepared, _ = prepare_local(config)
     (kind,) = prepared["available_node_types"].values()
     assert kind["min_workers"] == kind["max_workers"] == len(config["provider"]["worker_ips"])
-    assert f"--ip {config['provider']['head_ip']}" in config["head_start_ray_commands"][1]
+    assert f"--listen {config['provider']['head_ip']}" in config["head_start_ray_commands"][1]
 
 
 class Cluster:
@@ -319,7 +319,7 @@ def _join(cluster: Cluster, *more: str) -> None:
 def test_a_head_on_loopback_listens_there_alone(make_hosts: Any, tmp_path: Path) -> None:
     pytest.importorskip("ray")
     cluster = Cluster(make_hosts(1), tmp_path)
-    cluster.run(0, "cluster", "start", "--no-dashboard", "--ip", "127.0.0.1", *SMALL)
+    cluster.run(0, "cluster", "start", "--no-dashboard", "--listen", "127.0.0.1", *SMALL)
     try:
         at = listening(cluster.hosts.processes(0))
         assert len(at) >= 7

@@ -261,7 +261,7 @@ def test_an_example_keeps_its_contract(
     reference: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["check", "plugin", f"{EXAMPLES}/{reference}"]
-    assert main([*words, *(("--kind", kind) if "tuning" in reference else ())]) == 0
+    assert main([*words, *(("--contract", kind) if "tuning" in reference else ())]) == 0
     assert capsys.readouterr().out.startswith(f"{kind} {EXAMPLES}/{reference}: ok; ")
 
 
@@ -413,7 +413,7 @@ def test_what_breaks_its_contract_is_found(
 ) -> None:
     source, problem, *kind = BAD[case]
     (tmp_path / "bad.py").write_text(source)
-    assert main(["check", "plugin", f"{tmp_path}/bad.py:f", *(f"--kind={k}" for k in kind)]) == 1
+    assert main(["check", "plugin", f"{tmp_path}/bad.py:f", *(f"--contract={k}" for k in kind)]) == 1
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert re.search(problem, said.err)

@@ -91,6 +91,23 @@ def test_what_a_full_disk_broke_off_stands_once_there_is_room(tmp_path: Path) ->
     assert [e.step for e in events.Scalars("time/steps")] == [1, 2]
 
 
+def test_tensorboards_page_of_hyperparameters_has_the_configuration(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+
+    settings = {"ppo.lr": 5e-4, "env.agents": 4, "normalise": True, "env.suites": ("random", "x")}
+    folder = tmp_path / "mine" / "tensorboard"
+    folder.parent.mkdir()
+    EventFile(folder, settings).close()
+    (path,) = folder.iterdir()
+    values = [v for event in EventFileLoader(str(path)).Load() for v in event.summary.value]
+    (start,) = [v for v in values if v.tag == metadata.SESSION_START_INFO_TAG]
+    assert start.metadata.plugin_data.plugin_name == metadata.PLUGIN_NAME
+    data = plugin_data_pb2.HParamsPluginData.FromString(start.metadata.plugin_data.content)
+    found = {k: getattr(v, v.WhichOneof("kind")) for k, v in data.session_start_info.hparams.items()}
+    assert found == {**settings, "env.suites": "('random', 'x')"}
+
+
 @pytest.mark.parametrize("count", [0, 1, 5, 4000])
 @pytest.mark.parametrize("torn", ["", '{"upd', '{"update": 1}', '{"update": 1e999}\n'])
 def test_lines_up_to_an_update_are_kept(tmp_path: Path, count: int, torn: str) -> None:

@@ -67,7 +67,8 @@ def run_env(args: Namespace) -> int:
 def add_plugin(parser: Parser) -> None:
     parser.add("reference REF", "./file.py:name, module:name, or as a package registers it")
     text = "reward, observation, action, suite, scheme, learner, network, explorer or stopper "
-    parser.add("--kind", text + "(default: what it looks like)", default="")
+    parser.add("--contract KIND", text + "(default: what it looks like)", default="")
+    parser.gone("--kind", ": --contract says which one to check")
 
 
 def run_plugin(args: Namespace) -> int:
@@ -78,9 +79,9 @@ def run_plugin(args: Namespace) -> int:
     from distrlcc.cli.plugin_checks import CHECKS, kind_of
     from distrlcc.errors import DistrlccError, unknown_name
 
-    kind = args.kind or kind_of(args.reference)
+    kind = args.contract or kind_of(args.reference)
     if kind not in CHECKS:
-        raise unknown_name("kind", kind, CHECKS)
+        raise unknown_name("contract", kind, CHECKS)
     try:
         figure = CHECKS[kind](args.reference)
     except DistrlccError:

@@ -27,7 +27,8 @@ _SHOW_TOKEN = "print the cluster's token in the line to paste"
 def add_start(parser: Parser) -> None:
     add = parser.add
     text = "address of this machine that the others reach; needed where there are several"
-    add("--ip IP", text, default="")
+    add("--listen IP", text, default="")
+    parser.gone("--ip", ": --listen IP is this machine's address")
     add("--port P", "first of the cluster's ten ports", whole(1024, 8254), 6379)
     _add_share(parser)
     add("--show-token", _SHOW_TOKEN, bool)
@@ -53,7 +54,7 @@ def run_start(args: Namespace) -> int:
     """Start the head of a Ray cluster on this machine, and print the line for the others.
 
     distrlcc cluster start
-    distrlcc cluster start --ip 10.0.0.1 --cpus 8 --show-token
+    distrlcc cluster start --listen 10.0.0.1 --cpus 8 --show-token
     """
     # Translate the arguments into flags of `ray start`, and start.
     flags = [*_ray_flags(args), f"--include-dashboard={str(not args.no_dashboard).lower()}"]
@@ -63,7 +64,7 @@ def run_start(args: Namespace) -> int:
             raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")
         flags.append(f"--autoscaling-config={scaling.expanduser().resolve()}")
     node = start_head(
-        args.ip, args.port, interface=args.interface, flags=flags, allow_public=args.allow_public
+        args.listen, args.port, interface=args.interface, flags=flags, allow_public=args.allow_public
     )
     # Say where it runs, and how the others join.
     print(f"The cluster's head runs here, at {node.ray_address} ({node.interface}).")
@@ -74,7 +75,7 @@ def run_start(args: Namespace) -> int:
         print(f"Dashboard, on this machine only: http://127.0.0.1:{DASHBOARD_PORT}")
     print(f"The token is in {token_path()}.")
     if alone:
-        print("No other machine can join at a loopback address; --ip takes the one they reach.")
+        print("No other machine can join at a loopback address; --listen takes the one they reach.")
         return 0
     asks = "" if args.show_token else " (it asks for the token; --show-token puts it into the line)"
     print(f"On each of the others{asks}:")

@@ -60,7 +60,7 @@ def kind_of(reference: str) -> str:
     theirs = {(name, r.kind) for r in registries for name in r.registered if name not in r}
     kinds = sorted(kind for name, kind in theirs if name == reference)
     if len(kinds) > 1:
-        raise ConfigError(f"{reference} is registered as {' and '.join(kinds)}: say --kind")
+        raise ConfigError(f"{reference} is registered as {' and '.join(kinds)}: say --contract")
     if kinds:
         return kinds[0]
     if theirs and not is_reference(reference):
@@ -79,7 +79,7 @@ def kind_of(reference: str) -> str:
     except (TypeError, ValueError):  # no function, or none of Python's
         count = 0
     if count not in (2, 3):
-        raise ConfigError(f"plugin {reference}: what is it? say --kind, such as --kind reward")
+        raise ConfigError(f"plugin {reference}: what is it? say --contract, such as --contract reward")
     return "suite" if count == 2 else "reward"
 
 

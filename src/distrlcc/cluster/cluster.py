@@ -209,11 +209,11 @@ def head_interface(ip: str, name: str) -> Interface:
         return chosen[0]
     if ip or name:
         names = ", ".join(map(str, found)) or "none"
-        asked = " ".join(filter(None, (ip and f"--ip {ip}", name and f"--interface {name}")))
+        asked = " ".join(filter(None, (ip and f"--listen {ip}", name and f"--interface {name}")))
         raise ConfigError(f"{asked}: expected an address of this machine ({names})")
     names = ", ".join(map(str, chosen)) or "no address; is a network interface up?"
     raise ConfigError(
-        f"say with --ip or --interface where the other machines reach this one: {names}"
+        f"say with --listen or --interface where the other machines reach this one: {names}"
     )
 
 
