@@ -1,7 +1,7 @@
 """Compare what a policy sees in the kernel's TCP with what it sees in the simulator.
 
 python -m benchmarks habits
-python -m benchmarks habits fair --suite links.toml --out habits.png --json -
+python -m benchmarks habits --suite links.toml --out habits.png --json -
 
 The kernel's observations are read from the program's own record of a connection, each 10 ms. The
 simulator has the same links, with the opportunities in whole ms that the emulator gives them.
@@ -66,7 +66,7 @@ Seen = NDArray[np.float64]
 def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     text = "a policy's file, a run, or the name of a shipped one"
-    parser.add("policy POLICY", text, default="best", nargs="?")
+    parser.add("policy POLICY", text, default="one", nargs="?")
     parser.add("--suite SUITE", "links, as 'distrlcc evaluate' takes them (default: three)")
     parser.add("--seconds S", "length of each run", number(1.0, 600.0), 10.0)
     parser.add("--out FILE", "write the distributions as a plot, .png or .svg", picture)

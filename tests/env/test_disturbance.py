@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrlcc.config import from_toml, to_toml
+from distrlcc.config import from_toml, override, to_toml
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
@@ -160,8 +160,10 @@ def test_held_out_links_are_not_disturbed() -> None:
 
 
 def test_a_second_scoring_is_as_the_first() -> None:
-    config = replace(recipe("fair"), held_out=HeldOutConfig(links=3, seconds=6.0))
-    spec = PolicySpec("scale-free-recent", 32, "fine", "discrete", 9)
+    suites = ["env.suites=['shared','random']", "env.suite_weights=[]", "env.agents=4"]
+    config = override(recipe("quickstart"), suites)
+    config = replace(config, held_out=HeldOutConfig(links=3, seconds=6.0))
+    spec = PolicySpec("scale-free", 20, "multiplicative", "discrete", 6)
     held_out = HeldOut(config, spec)
     one, other = (PPO(PPOConfig(), spec, seed).weights() for seed in (1, 2))
     first = held_out.score(one)

@@ -413,7 +413,9 @@ def test_what_breaks_its_contract_is_found(
 ) -> None:
     source, problem, *kind = BAD[case]
     (tmp_path / "bad.py").write_text(source)
-    assert main(["check", "plugin", f"{tmp_path}/bad.py:f", *(f"--contract={k}" for k in kind)]) == 1
+    assert (
+        main(["check", "plugin", f"{tmp_path}/bad.py:f", *(f"--contract={k}" for k in kind)]) == 1
+    )
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert re.search(problem, said.err)

@@ -47,7 +47,7 @@ def random_policy(observation: str, action: str, **changes: object) -> PolicyFil
 
 PREFERENCE = {"preference": "0.25", "delay_weights": "0.05 5.0"}
 POLICIES = {
-    "best": load_policy(find_policy("best")),
+    "one": load_policy(find_policy("one")),
     "dagger": load_policy(find_policy("dagger")),
     "preference": load_policy(find_policy("preference")),
     "indigo": load_policy(find_policy("indigo")),
@@ -128,7 +128,7 @@ def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
 
 
 def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
-    policy = POLICIES["best"]
+    policy = POLICIES["one"]
     whole = quantise(policy, ACTIONS["fine"], (MIN_CWND, MAX_CWND))
     trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
     memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]

@@ -44,7 +44,7 @@ REFUSALS = {
 def test_a_machine_that_cannot_gets_one_line(record: Any, name: str, what: str) -> None:
     prefix, line = REFUSALS[what]
     keep = ["--keep"] if "keep" in what else []
-    code, out, err = run_command("load", "fair", *keep, "--name", name, prefix=prefix())
+    code, out, err = run_command("load", "one", *keep, "--name", name, prefix=prefix())
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("distrlcc: error: ")
     assert line in err
@@ -72,7 +72,7 @@ def test_links_of_the_kernel_are_refused_before_anything_is_written(
 @pytest.mark.parametrize("name_", ["", "..", "a b", "a-b", "sixteen_letters_"])
 def test_names_that_are_none_are_refused(record: Any, name_: str) -> None:
     with pytest.raises(ConfigError, match="expected 1 to 15"):
-        register(record, "fair", name_)
+        register(record, "one", name_)
 
 
 def test_a_policy_that_is_not_there_cannot_be_unloaded(record: Any) -> None:
@@ -85,12 +85,12 @@ def test_a_policy_that_is_not_there_cannot_be_unloaded(record: Any) -> None:
 def test_a_program_of_another_version_takes_no_policy_and_can_be_unloaded(
     record: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(register(record, "fair", name)), monkeypatch.context() as patched:
+    with closing(register(record, "one", name)), monkeypatch.context() as patched:
         larger = np.dtype([("policy", layout.POLICY), ("more", "<u8")])
         patched.setattr(layout, "POLICY", larger)
         found = find_control(name)
         with pytest.raises(KernelError, match=r"another version .* 'distrlcc kernel unload --name"):
-            found.swap(np.zeros((), larger), "fair")
+            found.swap(np.zeros((), larger), "one")
 
 
 def test_the_doctor_says_what_a_machine_lacks(record: Any) -> None:
@@ -98,13 +98,13 @@ def test_the_doctor_says_what_a_machine_lacks(record: Any) -> None:
 
 
 def test_a_name_is_registered_once(record: Any, name: str) -> None:
-    with closing(register(record, "fair", name)):
-        code, out, err = run_command("load", "fair", "--name", name)
+    with closing(register(record, "one", name)):
+        code, out, err = run_command("load", "one", "--name", name)
     assert (code, out) == (2, "")
     assert err.startswith(f"distrlcc: error: the kernel's TCP has a control named {name} already")
 
 
-@pytest.mark.parametrize("words", [["fair"], ["--world", "emulated", "--against", "cubic"]])
+@pytest.mark.parametrize("words", [["one"], ["--world", "emulated", "--against", "cubic"]])
 def test_only_policies_on_emulated_links_go_into_the_kernel(words: list[str], capsys: Any) -> None:
     assert main(["evaluate", *words, "--as", "kernel"]) == 2
     assert "--as kernel is for a POLICY and --world emulated" in capsys.readouterr().err

@@ -85,7 +85,7 @@ MANY = """
 @pytest.fixture
 def control(record: kernel_tcp.Record, name: str) -> Iterator[KernelControl]:
     """A policy that this process holds."""
-    control = register(record, "fair", name)
+    control = register(record, "one", name)
     yield control
     control.close()
 
@@ -96,7 +96,7 @@ def holder(record: kernel_tcp.Record, name: str) -> Iterator[Callable[..., subpr
     started: list[subprocess.Popen[str]] = []
 
     def start(*prefix: str) -> subprocess.Popen[str]:
-        words = [*prefix, *LOAD, "load", "fair", "--name", name]
+        words = [*prefix, *LOAD, "load", "one", "--name", name]
         started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
         stdout = started[-1].stdout
         assert stdout is not None
@@ -166,7 +166,7 @@ def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emul
     # What the kernel did is seen from outside, and said at the end.
     code, out, _ = run_command("status", "--json", "-")
     figures = {one["name"]: one for one in json.loads(out)}[name]
-    assert figures["policy"] == "fair"
+    assert figures["policy"] == "one"
     assert figures["held"] == f"held by process {process.pid}"
     assert figures["sockets"] == 1
     assert figures["decisions"] > 80  # 2 MB at 12 Mbit/s, 10 ms each
@@ -234,7 +234,7 @@ def test_one_that_is_kept_stays_until_it_is_unloaded(record: Any, name: str, hid
     load = shlex.join(LOAD)
     lines = (
         "mount -t bpf bpf /sys/fs/bpf",
-        f"{load} load fair --keep --name {name}",
+        f"{load} load one --keep --name {name}",
         f"{load} status",
         f"{load} load dagger --swap --name {name}",
         f"{load} unload --name {name}",
@@ -242,15 +242,15 @@ def test_one_that_is_kept_stays_until_it_is_unloaded(record: Any, name: str, hid
     words = [*hidden(*(system_libbpf() if hides else ())), "sh", "-c", " && ".join(lines)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"{name}: fair, kept, /sys/fs/bpf/distrlcc/{name}\n" in done.stdout
-    assert f"{name} runs dagger now, in place of fair\n{name} is gone; " in done.stdout
+    assert f"{name}: one, kept, /sys/fs/bpf/distrlcc/{name}\n" in done.stdout
+    assert f"{name} runs dagger now, in place of one\n{name} is gone; " in done.stdout
 
 
 @pytest.mark.parametrize("swaps", [60, pytest.param(1000, marks=pytest.mark.long)])
 def test_connections_live_while_weights_are_swapped_and_holders_die(
     record: Any, holder: Any, name: str, emulator: Any, swaps: int
 ) -> None:
-    other = kernel_policy(contender_from_file("best", set()))
+    other = kernel_policy(contender_from_file("dagger", set()))
     process = holder()
     with closing(Server(_echo)) as server:
         code = MANY.format(count=64, port=server.port, name=name)
@@ -293,7 +293,7 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
 ) -> None:
     (tmp_path / "short.toml").write_text(LINK)
     monkeypatch.setattr("distrlcc.evaluation.parallel_flows.SECONDS", 3.0)
-    words = ["evaluate", "fair", "--world", "emulated", "--as", "kernel", "--against", ""]
+    words = ["evaluate", "one", "--world", "emulated", "--as", "kernel", "--against", ""]
     words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
     words += ["--flows", "3"]
     assert main([*words, "--json", str(tmp_path / "figures.json")]) == 0
@@ -302,23 +302,23 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
     figures = json.loads((tmp_path / "figures.json").read_text())
     schemes, (together,) = figures["schemes"], figures["flows"]
     assert {name: one["learned"] for name, one in schemes.items()} == {
-        "fair": True,
-        "kernel-fair": True,
+        "one": True,
+        "kernel-one": True,
     }
     # Three flows at once share what the link carries.
-    assert (together["sender"], together["flows"]) == ("kernel-fair", 3)
+    assert (together["sender"], together["flows"]) == ("kernel-one", 3)
     for world in ("emulated", "simulated"):
         did = together[world]
         assert 3.0 < did["mbps"] < 96.1
         assert did["mean_rtt_ms"] >= 20.0
         assert did["lost"] < 0.2
         assert 0.34 < did["jain"] <= 1.0
-    assert "3 flows of kernel-fair: " in (tmp_path / "report" / "report.html").read_text()
+    assert "3 flows of kernel-one: " in (tmp_path / "report" / "report.html").read_text()
     page = (tmp_path / "report" / "sim-to-real.html").read_text()
-    assert "<tr><td>3</td><td>kernel-fair</td>" in page.replace("\n", "")
-    assert re.search(r"kernel-fair is fair in this machine.{,9}s kernel: \d{3,} decisions", page)
+    assert "<tr><td>3</td><td>kernel-one</td>" in page.replace("\n", "")
+    assert re.search(r"kernel-one is one in this machine.{,9}s kernel: \d{3,} decisions", page)
     for line in capsys.readouterr().out.splitlines():
-        if line.startswith("short, kernel-fair: "):  # in both worlds
+        if line.startswith("short, kernel-one: "):  # in both worlds
             assert " nan" not in line
             assert re.search(r"simulated \d+\.\d\d \(", line)
             break

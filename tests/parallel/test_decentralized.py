@@ -32,6 +32,7 @@ from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
 from tests.parallel.commands import Command, rows, saved, updates
 from tests.parallel.group_targets import Disturbed, disturbed
+from tests.runs.test_shared_training import AGENTS
 
 SMALL = """num_envs=5 checkpoint_every=7 held_out.every=8 held_out.links=2 held_out.seconds=0.3
     env.episode_s=0.5 network.hidden=[8] distributed.straggler_share=0 """
@@ -303,10 +304,9 @@ def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
 @pytest.mark.parametrize("case", ["ppo-lstm", "dagger", "agents"])
 def test_two_processes_learn_what_one_learns(case: str) -> None:
     settings = DAGGER if case == "dagger" else PPO
-    name = {"dagger": "imitation", "agents": "fair"}.get(case, "quickstart")
     # Three links of four agents: one for a rank, two for the other.
-    more = ["num_envs=12"] if case == "agents" else []
-    config = override(recipe(name), [*settings, *more])
+    more = [*AGENTS, "num_envs=12"] if case == "agents" else []
+    config = override(recipe("imitation" if case == "dagger" else "quickstart"), [*settings, *more])
     if case == "ppo-lstm":
         config = replace(config, network=replace(config.network, kind="lstm"))
     assert config.env.agents == (4 if case == "agents" else 1)

@@ -15,7 +15,7 @@ from distrlcc.policy.spec import NETWORKS
 from tests.policy.random_policies import make_policy
 
 
-@pytest.mark.parametrize("name", ["one", "best", "dagger", "aurora", "layers behind"])
+@pytest.mark.parametrize("name", ["one", "indigo", "dagger", "aurora", "layers behind"])
 def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
     pytest.importorskip("onnx", reason="onnx is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

@@ -83,13 +83,13 @@ def changed(name: str, **changes: object) -> PolicyFile:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (changed("best", observation="mine"), "no observation 'mine'; it has scale-free,"),
-        (changed("best", hidden=(64, 65)), "65 recurrent cells do not fit .* room for 64"),
-        (changed("best", hidden=(128, 64)), "192 inputs of a layer do not fit .* room for 128"),
+        (changed("dagger", observation="mine"), "no observation 'mine'; it has scale-free,"),
+        (changed("one", hidden=(64, 65)), "65 recurrent cells do not fit .* room for 64"),
+        (changed("indigo", hidden=(128, 64)), "192 inputs of a layer do not fit .* room for 128"),
         (changed("dagger", hidden=(300,)), "304 inputs of a layer do not fit"),
         (changed("dagger", hidden=(64,) * 5), "5 dense layers do not fit .* room for 4"),
         (
-            changed("best", hidden=(64,) * 5, post_hidden=9),
+            changed("one", hidden=(64,) * 5, post_hidden=9),
             "7 layers do not fit .* room for 6",
         ),
         (changed("dagger", observation_size=30), "30 inputs, but 'scale-free' .* has 20"),

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from distrlcc.errors import DatasetError
+from distrlcc.evaluation.scorecard import GATES
 from distrlcc.recipes.result_row import ResultRow, shipped_rows
-from distrlcc.recipes.results_page import aims, aims_table, results_page
+from distrlcc.recipes.results_page import gates_table, results_page
 
 VALUES = (0.90, 0.93, 0.96)
 
@@ -64,9 +65,9 @@ def test_what_never_happened_is_kept_as_json(tmp_path: Path, value: float) -> No
     _row().save(tmp_path / "gail.json")
     assert ResultRow.load(tmp_path / "gail.json") == _row()
     row = _row((value,) * 3, "recovery_rtts")
-    row.save(tmp_path / "best.json")
-    json.loads((tmp_path / "best.json").read_text(), parse_constant=pytest.fail)
-    assert ResultRow.load(tmp_path / "best.json").differences(row) == []
+    row.save(tmp_path / "row.json")
+    json.loads((tmp_path / "row.json").read_text(), parse_constant=pytest.fail)
+    assert ResultRow.load(tmp_path / "row.json").differences(row) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"recipe": "gail"}', "{"])
@@ -79,19 +80,21 @@ def test_a_damaged_row_is_one_line(tmp_path: Path, text: str) -> None:
 
 
 def test_the_page_has_each_recipe_and_its_peers() -> None:
-    page = results_page({"gail": _row(), "best": replace(_row((0.97,) * 3), recipe="best")})
+    page = results_page({"gail": _row(), "dagger": replace(_row((0.97,) * 3), recipe="dagger")})
     lines = page.splitlines()
     (first, second, peer) = (line for line in lines if line.count("|") == 3 and "0." in line)
-    assert first == "| **best** | 0.970 ± 0.000 |"
+    assert first == "| **dagger** | 0.970 ± 0.000 |"
     assert second == "| **gail** | 0.930 ± 0.075 |"
     assert peer == "| cubic | 0.440 |"
     assert sum("distrlcc reproduce gail" in line for line in lines) == 1
 
 
-def test_an_aim_counts_the_runs_within_its_bounds() -> None:
-    rows = shipped_rows()
-    rows["best"].scores["random"]["utilisation"] = (0.99, 0.985, 0.98)
-    lines = aims_table(rows)
-    assert len(lines) == len(aims(rows))
-    assert all(reached.endswith(" of 3") for *_, reached in lines)
-    assert lines[0] == ("best", "random", "utilisation (%)", "at least 98.5", "98.5", "2 of 3")
+def test_the_page_has_the_scorecards_gates_for_one() -> None:
+    row = shipped_rows()["one"]
+    row.scores["random"]["power"] = (0.98, 0.9796)
+    row.peers["flows"]["cubic"]["excess_loss"] = 0.5 * row.mean("flows", "excess_loss")
+    lines = {cells[:2]: cells[2:] for cells in gates_table(row)}
+    assert lines["random", "power"] == ("≥ 0.980", "0.980", "no")
+    assert lines["flows", "excess loss (%)"][-1] == "yes"
+    assert lines["beside-cubic", "share (%)"][0] == "≥ 35.0 ≤ 65.0"
+    assert len(lines) == len(GATES) - 1  # all but the satellite's

@@ -104,7 +104,9 @@ def test_tensorboards_page_of_hyperparameters_has_the_configuration(tmp_path: Pa
     (start,) = [v for v in values if v.tag == metadata.SESSION_START_INFO_TAG]
     assert start.metadata.plugin_data.plugin_name == metadata.PLUGIN_NAME
     data = plugin_data_pb2.HParamsPluginData.FromString(start.metadata.plugin_data.content)
-    found = {k: getattr(v, v.WhichOneof("kind")) for k, v in data.session_start_info.hparams.items()}
+    found = {
+        k: getattr(v, v.WhichOneof("kind")) for k, v in data.session_start_info.hparams.items()
+    }
     assert found == {**settings, "env.suites": "('random', 'x')"}
 
 

@@ -20,9 +20,16 @@ from tests.trees import same
 SMALL = """num_envs=16 ppo.rollout_length=24 ppo.minibatch_size=64 ppo.sequence_length=16
     network.hidden=[8] env.episode_s=0.5 held_out.links=3 held_out.seconds=0.6"""
 
+AGENTS = [
+    "env.agents=4",
+    "env.suites=['shared', 'shared-rtt', 'beside-cubic', 'random']",
+    "env.suite_weights=[0.4, 0.1, 0.2, 0.3]",
+    "env.reward.fairness_weight=0.55",
+]
+
 
 def _config(*changes: str) -> RunConfig:
-    return override(recipe("fair"), [*SMALL.split(), *changes])
+    return override(recipe("quickstart"), [*AGENTS, *SMALL.split(), *changes])
 
 
 @pytest.mark.parametrize("network", ["mlp", "lstm"])
@@ -46,7 +53,7 @@ def test_processes_share_whole_links() -> None:
     with pytest.raises(ConfigError, match="at least 4, one link's agents, for each of 3"):
         Share.of(8, 0, 3, 4)
     # One link is enough to see that a configuration fits.
-    config = recipe("fair")
+    config = override(recipe("quickstart"), AGENTS)
     rehearse(config)
     rehearse(config, Share.of(config.num_envs, 0, 2, config.env.unit).first)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from distrlcc.cli.output import Countdown, add_json, emit_json, note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_config import NetworkConfig, RunConfig
 
 _BASELINE = "ppo_lstm"
 _WARM_UP = 2
@@ -49,16 +49,15 @@ def add_train(parser: Parser) -> None:
 
 
 def run_train(args: Namespace) -> int:
-    """Measure training, learning included, in turns: PPO on `best`'s links, and two other recipes.
+    """Measure training, learning included, in turns: PPO on `one`'s links, and two other recipes.
 
-    One process, one thread. What differs on `best`'s links is the recurrent layer alone: its own
-    LSTM, or a minGRU. Speeds are also given beside the LSTM's in the same turns.
+    One process, one thread. What differs on `one`'s links is the network alone: its own minGRU, or
+    an LSTM. Speeds are also given beside the LSTM's in the same turns.
     """
-    lstm = recipe("best")
-    light = replace(lstm.network, kind="mingru", hidden=(64, 64))
+    one = recipe("one")
     configs = {
-        _BASELINE: lstm,
-        "ppo_mingru": replace(lstm, network=light),
+        _BASELINE: replace(one, network=NetworkConfig(kind="lstm", hidden=(64, 32))),
+        "ppo_mingru": one,
         "ppo_mlp": recipe("quickstart"),
         "dagger_mlp": recipe("imitation"),
     }

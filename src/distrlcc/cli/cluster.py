@@ -64,7 +64,11 @@ def run_start(args: Namespace) -> int:
             raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")
         flags.append(f"--autoscaling-config={scaling.expanduser().resolve()}")
     node = start_head(
-        args.listen, args.port, interface=args.interface, flags=flags, allow_public=args.allow_public
+        args.listen,
+        args.port,
+        interface=args.interface,
+        flags=flags,
+        allow_public=args.allow_public,
     )
     # Say where it runs, and how the others join.
     print(f"The cluster's head runs here, at {node.ray_address} ({node.interface}).")

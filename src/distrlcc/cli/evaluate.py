@@ -6,7 +6,7 @@ distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --delay 30 -
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
 distrlcc evaluate one --scorecard --trace traces/*.down --out report    (all suites, with gates)
-distrlcc evaluate fair --world emulated --as kernel --links 3           (in the kernel's TCP, too)
+distrlcc evaluate --world emulated --as kernel --links 3           (in the kernel's TCP, too)
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ def add_load(parser: Parser) -> None:
 def run_load(args: Namespace) -> int:
     """Register a policy as a congestion control of the kernel's TCP, for any program.
 
-    distrlcc kernel load fair                 (until Ctrl-C)
-    distrlcc kernel load fair --keep          (until 'distrlcc kernel unload')
-    distrlcc kernel load best --swap          (connections go on, under the new policy)
+    distrlcc kernel load                      (until Ctrl-C)
+    distrlcc kernel load --keep               (until 'distrlcc kernel unload')
+    distrlcc kernel load dagger --swap        (connections go on, under the new policy)
     """
     from distrlcc.evaluation.kernel_policy import kernel_policy
     from distrlcc.limits import limits

@@ -67,11 +67,9 @@ def about(kind: str, name: str, thing: Any) -> str:
 _ABOUT = {
     "policies": {
         "aurora": "Aurora's network, trained by PPO on Aurora's links",
-        "best": "for a flow that is alone, on links that hold still, change or fade",
         "cloning": "behaviour cloning of the oracle's data set, to compare gail and dagger with",
         "dagger": "imitates the oracle by DAgger: the recipe imitation",
         "distrlcc": "DistRLCC's ten inputs and LSTM, trained on its 26 links",
-        "fair": "for links that agents share, up to four of them",
         "gail": "imitates the oracle's data set by GAIL and PPO",
         "genet": "Genet's network, trained by PPO on its widest ranges of links",
         "indigo": "Indigo's LSTM, trained on Indigo's links",

@@ -79,7 +79,9 @@ def kind_of(reference: str) -> str:
     except (TypeError, ValueError):  # no function, or none of Python's
         count = 0
     if count not in (2, 3):
-        raise ConfigError(f"plugin {reference}: what is it? say --contract, such as --contract reward")
+        raise ConfigError(
+            f"plugin {reference}: what is it? say --contract, such as --contract reward"
+        )
     return "suite" if count == 2 else "reward"
 
 

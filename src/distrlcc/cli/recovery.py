@@ -1,6 +1,6 @@
 """Measure how fast policies and schemes find their way after a link has changed.
 
-distrlcc recovery best --against cubic,bbr,copa
+distrlcc recovery --against cubic,bbr,copa
 distrlcc recovery runs/mine --suite SUITE.toml --json -
 
 Links are of a constant rate that changes, or whose delay does; a flow is alone there.
@@ -55,8 +55,8 @@ def run(args: Namespace) -> int:
     links = counted(scenarios)
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
         found = recovery_scores(contender, scenarios)
-        cells = [f"{found[m.key] * m.scale:.{m.digits}f}" for m in RECOVERY_METRICS]
-        table.add_row(contender.name, *(cell.replace("inf", "never") for cell in cells))
+        cells = [m.text(found[m.key]) for m in RECOVERY_METRICS]
+        table.add_row(contender.name, *cells)
         finite[contender.name] = {k: None if math.isinf(v) else v for k, v in found.items()}
     console(args.json).print(table)
     emit_json(args.json, finite)

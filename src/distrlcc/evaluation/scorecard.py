@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from distrlcc.evaluation.benchmark import (
     known_metric,
 )
 from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.scores import Metric
 from distrlcc.evaluation.summary import figure, interval_table
 from distrlcc.sim.suites import BEST_CWND, trace_suite, unique_names
 
@@ -51,6 +52,17 @@ class Gate:
     """At most so many times what CUBIC has there, too."""
     ahead: bool = False
     """At least what each of `RIVALS` and of the schemes beside has there; not of `_KNOWING`."""
+
+    def bounds(self, peers: Mapping[str, float]) -> tuple[float, float]:
+        """Return the least and the greatest score that pass, beside schemes with these."""
+        low = max(peers.values()) if self.ahead else self.low
+        many = math.isfinite(self.times)
+        return low, min(self.high, self.times * peers["cubic"]) if many else self.high
+
+    def text(self, metric: Metric, peers: Mapping[str, float]) -> str:
+        """Return the bounds as shown; empty where there are none."""
+        pairs = zip("≥≤", self.bounds(peers), strict=True)
+        return " ".join(f"{w} {metric.text(v)}" for w, v in pairs if math.isfinite(v))
 
 
 GATES: dict[tuple[str, str], Gate] = {
@@ -171,28 +183,18 @@ def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> S
         peers = _peers(benchmark, contenders, found)
         for key in benchmark.metrics:
             metric = known_metric(key, benchmark.metrics)
-            gate = _gate(benchmark, key)
-            low, high = gate.low, gate.high
-            if gate.ahead:
-                low = max(scores[key] for scores in peers.values())
-            if math.isfinite(gate.times):
-                high = min(high, gate.times * peers["cubic"][key])
-            shown = (("≥", low), ("≤", high))
-            text = [
-                f"{w} {v * metric.scale:.{metric.digits}f}" for w, v in shown if math.isfinite(v)
-            ]
+            gate, beside = _gate(benchmark, key), {n: its[key] for n, its in peers.items()}
+            low, high = gate.bounds(beside)
+            bound = gate.text(metric, beside)
             values = tuple(scores[key] for scores in found)
             lines.append(
                 Line(
                     benchmark.label,
                     metric.title,
-                    " ".join(text),
+                    bound,
                     values,
-                    tuple(not text or low <= v <= high for v in values),
-                    tuple(
-                        f"{v * metric.scale:.{metric.digits}f}" if math.isfinite(v) else "-"
-                        for v in values
-                    ),
+                    tuple(not bound or low <= v <= high for v in values),
+                    tuple(map(metric.text, values)),
                 )
             )
     names = tuple(contender.name for contender in contenders)

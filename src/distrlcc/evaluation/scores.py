@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -46,6 +47,12 @@ class Metric:
     def scale(self) -> float:
         """Factor from the stored value to the shown one: shares are shown as percentages."""
         return 100.0 if self.unit == "%" else 1.0
+
+    def text(self, value: float) -> str:
+        """Return a value as shown: a dash where there is none, never where it has no end."""
+        if math.isnan(value):
+            return "-"
+        return "never" if math.isinf(value) else f"{value * self.scale:.{self.digits}f}"
 
     def describe(self) -> dict[str, str | None]:
         """Return the unit of the stored value, which way is better, and the definition."""

@@ -56,7 +56,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment("aurora", "train aurora", (Benchmark("aurora"), RANDOM)),
         Experiment("genet", "train genet", (Benchmark("genet"), RANDOM)),
-        Experiment("fair", "train fair", (*SHARED, *OPEN)),
         Experiment(
             "preference",
             "train preference",
@@ -66,7 +65,6 @@ EXPERIMENTS: dict[str, Experiment] = {
                 for prefer in (0.0, 0.25, 0.5, 0.75, 1.0)
             ),
         ),
-        Experiment("best", "train best", (*OPEN, CHANGES)),
         Experiment("one", "train one", (*OPEN, CHANGES, *HARD, *SHARED, FLOWS)),
     )
 }

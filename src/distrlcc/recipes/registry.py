@@ -54,65 +54,6 @@ def preference() -> RunConfig:
     )
 
 
-def best() -> RunConfig:
-    """The policy to take where a flow is alone, on links that hold still, change, or fade.
-
-    PPO with an LSTM, which can tell a longer path from a queue by what came before. Half of the
-    links change; the price of a window that does not fit makes it follow them fast, and small steps
-    keep it there. Discounts reach over some round trips.
-    """
-    steps = 26_000_000
-    rates = ((0, 1e-3), (steps // 2, 1e-3), (steps, 3e-5))
-    return RunConfig(
-        recipe="best",
-        num_envs=256,
-        total_steps=steps,
-        env=EnvConfig(
-            suites=("random", "cellular", "dynamic"),
-            suite_weights=(0.2, 0.3, 0.5),
-            observation="scale-free-recent",
-            action="fine",
-            reward=RewardConfig(delay_weight=0.6, window_weight=1.2),
-        ),
-        network=NetworkConfig(kind="lstm", hidden=(64, 32)),
-        ppo=PPOConfig(
-            gamma=0.98, lambda_=0.98, reward_scale=0.02, sequence_length=32, lr_schedule=rates
-        ),
-    )
-
-
-def fair() -> RunConfig:
-    """Agents that share links: up to four, with `best`'s observations, actions and network.
-
-    Delay is dear, so that the queue is empty at times and a flow that joins sees the path's true
-    RTT. Discounts reach over a second, as shares need that long to become equal. Beside CUBIC they
-    learn to tell flows that fill the queue from their like.
-    """
-    config, steps = best(), 12_000_000
-    return replace(
-        config,
-        recipe="fair",
-        total_steps=steps,
-        env=replace(
-            config.env,
-            suites=("shared", "shared-rtt", "beside-cubic", "random", "cellular", "dynamic"),
-            suite_weights=(0.4, 0.1, 0.2, 0.1, 0.1, 0.1),
-            reward=RewardConfig(delay_weight=1.5, window_weight=0.5, fairness_weight=0.55),
-            episode_s=12.0,
-            agents=4,
-        ),
-        held_out=HeldOutConfig(seconds=12.0),
-        ppo=PPOConfig(
-            gamma=0.99,
-            lambda_=0.97,
-            reward_scale=0.01,
-            entropy_coeff=0.005,
-            sequence_length=32,
-            lr_schedule=((0, 1e-3), (7_000_000, 1e-3), (steps, 1e-4)),
-        ),
-    )
-
-
 def one() -> RunConfig:
     """The policy to take: one for every link, alone or shared.
 
@@ -327,7 +268,7 @@ def gail() -> RunConfig:
 _PAPERS = (indigo, distrlcc, distrlcc_newest, gail, aurora, genet)
 RECIPES: dict[str, Callable[[], RunConfig]] = {
     config.__name__.replace("_", "-"): config
-    for config in (quickstart, imitation, *_PAPERS, preference, fair, best, one)
+    for config in (quickstart, imitation, *_PAPERS, preference, one)
 }
 
 

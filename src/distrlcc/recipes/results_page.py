@@ -1,15 +1,15 @@
-"""The page of results, from the rows that come with the package alone, and the recipes' aims."""
+"""The page of results, from the rows that come with the package alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 
 import jinja2
 
 from distrlcc.evaluation.benchmark import PREFER, known_metric
+from distrlcc.evaluation.scorecard import GATES
 from distrlcc.evaluation.scores import Metric
 from distrlcc.recipes.experiment import EXPERIMENTS
 from distrlcc.recipes.result_row import TOLERATED, ResultRow
@@ -17,76 +17,30 @@ from distrlcc.recipes.result_row import TOLERATED, ResultRow
 Rows = Mapping[str, ResultRow]
 
 
-@dataclass(frozen=True)
-class Aim:
-    """Bounds of a recipe's score."""
-
-    recipe: str
-    label: str
-    """Of the links, as in rows of results."""
-    metric: str
-    low: float = -math.inf
-    high: float = math.inf
-    note: str = ""
-    """Where a bound comes from, if from other rows."""
-
-
-def aims(rows: Rows) -> list[Aim]:
-    """Return all aims; some bounds come from other recipes' rows, which must be there."""
-    best, gail = rows["best"], rows["gail"]
-    schemes = max(
-        best.peers["cellular"][name]["power"] for name in ("cubic", "bbr", "vegas", "copa")
-    )
-    near_oracle = 0.95 * gail.peers["random"]["oracle"]["power"]
-    near_best = best.mean("random", "utilisation") - 0.02
-    found = [
-        Aim("best", "random", "utilisation", low=0.985),
-        Aim("best", "random", "queueing_delay_rtt", high=0.04),
-        Aim("best", "random", "first_second_utilisation", low=0.85),
-        Aim("best", "random", "excess_loss", high=0.002),
-        Aim("best", "cellular", "power", low=schemes, note="the schemes' greatest"),
-        Aim("best", "dynamic, after changes", "recovery_rtts", high=5.0),
-    ]
-    for label in ("shared-2", "shared-4"):
-        found.append(Aim("fair", label, "jain", low=0.98))
-        found.append(Aim("fair", label, "utilisation", low=0.97))
-        found.append(Aim("fair", label, "queueing_delay_rtt", high=0.1))
-    return [
-        *found,
-        Aim("fair", "shared-rtt", "jain", low=0.9),
-        Aim("fair", "beside-cubic", "share", low=0.25, high=0.75, note="a third to three times"),
-        Aim("fair", "random", "utilisation", low=near_best, note="`best` less 2"),
-        Aim("gail", "random", "power", low=near_oracle, note="95% of the oracle's"),
-    ]
-
-
 def results_page(rows: Rows) -> str:
-    """Return the page as Markdown: tables of the recipes, the aims, and each suite's scores."""
+    """Return the page as Markdown: tables of the recipes, the gates, and each suite's scores."""
     source = resources.files("distrlcc.recipes").joinpath("results.md.jinja").read_text("utf-8")
     page = jinja2.Template(source, undefined=jinja2.StrictUndefined, trim_blocks=True)
     suites = sorted({_parts(label)[0] for row in rows.values() for label in row.scores})
     text: str = page.render(
         tolerated=TOLERATED,
         recipes=[_recipe(name, row) for name, row in sorted(rows.items())],
-        aims=aims_table(rows) if {"best", "fair", "gail"} <= rows.keys() else [],
+        gates=gates_table(rows["one"]) if "one" in rows else [],
         suites=[(suite, *_suite(suite, rows)) for suite in suites],
     )
     return text.strip() + "\n"
 
 
-def aims_table(rows: Rows) -> list[tuple[str, ...]]:
-    """Return the cells of all aims; rows of their recipes must be there."""
+def gates_table(row: ResultRow) -> list[tuple[str, ...]]:
+    """Return the cells of the scorecard's gates, as a row's means over its runs stand to them."""
     table: list[tuple[str, ...]] = []
-    for aim in aims(rows):
-        row = rows[aim.recipe]
-        of = known_metric(aim.metric, row.scores[aim.label])
-        shown = (("at least", aim.low), ("at most", aim.high))
-        bounds = [f"{word} {v * of.scale:.{of.digits}f}" for word, v in shown if math.isfinite(v)]
-        bound = " and ".join(bounds) + (f" ({aim.note})" if aim.note else "")
-        mean = f"{row.mean(aim.label, aim.metric) * of.scale:.{of.digits}f}"
-        reached = sum(aim.low <= v <= aim.high for v in row.scores[aim.label][aim.metric])
-        runs = f"{reached} of {len(row.seeds)}"
-        table.append((aim.recipe, aim.label, of.title, bound, mean, runs))
+    for (label, key), gate in GATES.items():
+        if label in row.scores:
+            of, mean = known_metric(key, row.scores[label]), row.mean(label, key)
+            beside = {name: scores[key] for name, scores in row.peers[label].items()}
+            low, high = gate.bounds(beside)
+            passed = "yes" if low <= mean <= high else "no"
+            table.append((label, of.title, gate.text(of, beside), of.text(mean), passed))
     return table
 
 
@@ -131,7 +85,5 @@ def _suite(suite: str, rows: Rows) -> tuple[list[Metric], list[list[str]]]:
 
 
 def _cell(of: Metric, mean: float, half: float) -> str:
-    if not math.isfinite(mean):
-        return "-" if math.isnan(mean) else "never"
-    text = f"{mean * of.scale:.{of.digits}f}"
-    return text if math.isnan(half) else f"{text} ± {half * of.scale:.{of.digits}f}"
+    text = of.text(mean)
+    return text if math.isnan(half) or not math.isfinite(mean) else f"{text} ± {of.text(half)}"

@@ -243,7 +243,7 @@ GRID: tuple[tuple[str, Link], ...] = (
 
 # Links that several flows share. ``shared`` is for training, the others measure: agents of equal
 # round trips, one with four times the other's, and one beside a flow of CUBIC or BBR. The recipe
-# `fair` trains on ``shared-rtt`` and ``beside-cubic`` too, of the split ``train``.
+# `one` trains on their split ``train``.
 MOST_FLOWS = 4
 """Flows on any of these links."""
 
