@@ -109,6 +109,9 @@ def test_a_preference_is_what_a_policy_sees_and_does() -> None:
             observation, _, _, _, info = env.step(policy.act(observation))
         windows.append(info["queueing_delay_rtt"].mean())
     assert windows[0] > windows[1]
+    for wrong in (3.0, float("nan"), "a"):
+        with pytest.raises(ConfigError, match=r"prefer is .*; expected 0 \(throughput\)"):
+            load_policy("preference", prefer=wrong)  # type: ignore[arg-type]
 
 
 def test_policies_of_one_name_stay_apart(tmp_path: Path) -> None:
@@ -137,6 +140,8 @@ def test_scores_are_a_table_and_a_frame() -> None:
         found.mean("speed")
     with pytest.raises(ConfigError, match="did you mean suites"):
         make_vec(4, suite="random")
+    with pytest.raises(ConfigError, match="expected one of load_policy's"):
+        make_vec(4, "one")  # type: ignore[arg-type]
     assert repr(found).startswith("Scores(12 runs on random; power: cubic 0.")
 
 
@@ -159,6 +164,11 @@ def test_schemes_are_simulated_in_one_call() -> None:
     assert late.throughput_mbps[:19].sum() == 0.0
     with pytest.raises(ConfigError, match="evaluate"):
         simulate(link, "agent")
+    for wrong in (0.0, -5.0, float("nan")):
+        with pytest.raises(ConfigError, match="step_ms is"):
+            simulate(link, step_ms=wrong)
+    with pytest.raises(ConfigError, match=r"expected a distrlcc\.Link"):
+        simulate("cubic")  # type: ignore[arg-type]
 
 
 def test_importing_loads_nothing_that_is_not_used() -> None:

@@ -275,6 +275,43 @@ def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
     assert not [words for words, says in expected.items() if says not in done.stdout + done.stderr]
 
 
+RAISING = """import sys
+
+def raises(stats, env, config):
+    raise RuntimeError("boom")
+
+def ends(stats, env, config):
+    sys.exit(0)
+
+def endless(stats, env, config):
+    return stats.acked * float("nan")
+"""
+SMALL = "num_envs=8 total_steps=4096 ppo.rollout_length=64 held_out.links=2 held_out.every=1"
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("raises", r"mine\.py, line 4: RuntimeError: boom$"),
+        ("ends", r"mine\.py, line 7: it ends the process$"),
+        ("endless", r"reward.name is .*:endless.*: what it pays on held-out links is not finite$"),
+    ],
+)
+def test_code_that_fails_while_it_trains_is_one_line_and_leaves_no_run(
+    file: Path, capfd: pytest.CaptureFixture[str], name: str, says: str, processes: int
+) -> None:
+    file.write_text(RAISING)
+    words = ["train", "quickstart", "--out", "run", f"--processes={processes}"]
+    words += ["--set", *SMALL.split(), f"env.reward.name=./mine.py:{name}"]
+    assert main(words) == 2
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert re.search(says, line), line
+    assert not Path("run").exists() or name == "endless"
+    if name == "ends":
+        assert main(["check", "plugin", "./mine.py:ends", "--contract", "reward"]) == 1
+
+
 def test_a_configuration_holds_the_hash_and_members_compare_it(file: Path) -> None:
     config = RewardConfig("./mine.py:double")
     assert config.name.startswith(f"{file}:double@")

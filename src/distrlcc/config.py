@@ -260,7 +260,10 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     section = _section(hint)
     if section is not None:
         if not isinstance(value, dict):
-            raise ConfigError(f"{key} = {value!r}: expected a section with keys of its own")
+            first = f"{key}.{fields(section)[0].name}"
+            raise ConfigError(
+                f"{key} = {value!r}: expected a section with keys of its own, as {first}"
+            )
         return _build(section, value, prefix=f"{key}.")
     try:
         return msgspec.convert(value, hint)

@@ -146,6 +146,8 @@ def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) 
 
 
 def _spaces(policy: Policy | None) -> EnvConfig | None:
+    if policy is not None and not isinstance(policy, Policy):
+        raise ConfigError(f"policy is {policy!r}; expected one of load_policy's")
     return None if policy is None else policy.contender.env_config()
 
 
@@ -315,7 +317,7 @@ class Scores:
 def evaluate(
     *senders: str | Path | Policy,
     suite: str = "",
-    traces: Sequence[str | Path] = (),
+    traces: str | Path | Sequence[str | Path] = (),
     links: int | None = None,
     seeds: int = 1,
 ) -> Scores:
@@ -346,6 +348,7 @@ def evaluate(
         while name in taken:
             name += "'"
         contenders.append(replace(sender.contender, name=name))
+    traces = [traces] if isinstance(traces, str | Path) else traces
     scenarios = trace_suite([str(path) for path in traces]).scenarios("test") if traces else []
     suite = suite or ("" if traces else "random")
     if suite:
@@ -418,9 +421,15 @@ def simulate(
         seed: Of random losses.
 
     Raises:
-        ConfigError: A flow has no scheme of its own.
+        ConfigError: A flow has no scheme of its own, or a value is none.
     """
     flows = tuple(Flow(one) if isinstance(one, str) else one for one in schemes or ("cubic",))
+    if not isinstance(link, Link):
+        raise ConfigError(f"link is {link!r}; expected a distrlcc.Link")
+    if not (0.001 <= step_ms <= 1e6 and 0.0 < seconds <= 1e6):
+        raise ConfigError(
+            f"step_ms is {step_ms}, seconds {seconds}; expected 0.001 to 1e6, 0 to 1e6"
+        )
     if any(flow.scheme == "agent" for flow in flows):
         raise ConfigError("simulate has schemes alone; evaluate runs policies")
     simulator = Simulator(1, len(flows))

@@ -17,6 +17,7 @@ import importlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -25,12 +26,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from distrlcc.errors import ConfigError, reading, unknown_name
+from distrlcc.errors import ConfigError, printable, reading, unknown_name
 
 T = TypeVar("T")
 
 FOLDERS = "DISTRLCC_PLUGINS"
 """Environment variable: folders, parted as in PATH, with files that are not where they were."""
+_SOURCES = set[str]()
+"""Files whose code was loaded."""
 _REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
 _FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}["/])')
 
@@ -224,10 +227,22 @@ def _module_files(place: str) -> list[Path]:
     return [Path(spec.origin)] if spec and spec.origin else []
 
 
+def blame(error: BaseException) -> str:
+    """Return where a user's code raised an error, and what it is; empty: it was not theirs."""
+    places = traceback.extract_tb(error.__traceback__)
+    theirs = [place for place in places if place.filename in _SOURCES]
+    if not theirs:
+        return ""
+    ends = isinstance(error, SystemExit)
+    why = "it ends the process" if ends else f"{type(error).__name__}: {error}"
+    return printable(f"{theirs[-1].filename}, line {theirs[-1].lineno}: {why}")
+
+
 def _module(path: Path, data: bytes, digest: str, package: str) -> ModuleType:
     """Run a source as a module of its own, once: the very bytes that were looked at."""
     name = f"{path.stem}_{digest}"
     if name not in sys.modules:
+        _SOURCES.add(str(path))
         module = ModuleType(name)
         module.__file__, module.__package__ = str(path), package
         sys.modules[name] = module  # dataclasses look their module up

@@ -190,6 +190,13 @@ def converted(
     for ours, theirs in {**names, "policy_head": "action_net"}.items():
         for part in ("weight", "bias"):
             own[f"{ours}.{part}"] = arrays[f"{theirs}.{part}"].astype(np.float32)
+    for name, array in own.items():
+        if array.shape != expected_shapes(spec)[name]:
+            raise PolicyFileError(
+                f"{where}: {name} has shape {array.shape}, where {config.observation!r} and "
+                f"{config.action!r} have {expected_shapes(spec)[name]}; give --set with the "
+                "observation and action that it was trained on, as --set action=fine"
+            )
     # SB3's critic has layers of its own, which a sender has no use for.
     for name, shape in expected_shapes(spec).items():
         if name not in own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -68,10 +69,10 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run() -> None:
         assert run.process.wait(STOP_SECONDS) == 130, run.said
         assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
         assert f"--load {out}" in run.said[-1]
-    done = updates(out)[-1]
+    done, config = updates(out)[-1], (out / "config.toml").read_text()
 
-    # Without a folder the newest run of the recipe goes on; all its workers die.
-    with _start("--load", "--wait-workers", "2") as run:
+    # Without a folder the newest run of the recipe goes on as it began; all its workers die.
+    with _start("--load", "--wait-workers", "2", settings="") as run:
         wait_until(lambda: updates(out)[-1] > done, 90.0, "going on")
         wait_until(lambda: rows(out)[-1]["workers"] == 3.0, 60.0, "all workers")
         for pid in rank_processes(run.process.pid)[1:]:
@@ -79,6 +80,8 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run() -> None:
         assert run.process.wait(STOP_SECONDS) == 3
         assert any("no worker is left for 2 s; saved after update" in line for line in run.said)
     assert updates(out) == list(range(1, len(updates(out)) + 1))
+    waits = re.compile("wait_workers = .*")
+    assert waits.sub("", (out / "config.toml").read_text()) == waits.sub("", config)
 
 
 def test_an_update_without_end_is_broken_off() -> None:

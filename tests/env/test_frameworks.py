@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def test_the_bench_measures_one_environment_beside_many(capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
-    tmp_path: Path, receiver: str
+    tmp_path: Path, receiver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
     from distrlcc.sb3 import VecLink
@@ -62,7 +63,10 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     links.save_policy(model, own)
     model.save(tmp_path / "model.zip")
     words = ["import", "sb3", str(tmp_path / "model.zip"), "--out", str(read)]
+    assert main(words) == 2
     assert main([*words, "--set", "action=fine"]) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert re.search(r"model\.zip: \S+ has shape .* give --set with the observation", line)
     # It acts as the model does.
     observation = links.reset()
     for _ in range(30):

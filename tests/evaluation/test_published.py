@@ -32,7 +32,7 @@ def test_each_kind_is_drawn_with_its_numbers(
     out = tmp_path / f"figure.{ending}"
     assert main(["plot", str(summary), "--kind", kind, "--out", str(out)]) == 0
     assert out.read_bytes()[:5] in (b"%PDF-", b"<?xml")
-    head, *rows = csv.reader((tmp_path / "figure.csv").read_text().splitlines())
+    head, *rows = csv.reader((tmp_path / f"figure.{ending}.csv").read_text().splitlines())
     assert {row[0] for row in rows} == {"cubic", "copa"}
     assert len(rows) == {"scatter": 2, "cdf": 8, "box": 8}.get(kind, len(rows))
     assert {len(row) for row in rows} == {len(head)}
@@ -62,6 +62,10 @@ def _torn(data: dict[str, Any]) -> None:
     data["series"][0]["rate_mbps"].append(1.0)
 
 
+def _without_scheme(data: dict[str, Any]) -> None:
+    del data["schemes"]["copa"]
+
+
 def _failed(data: dict[str, Any]) -> None:
     for scheme in data["schemes"].values():
         for values in scheme["scenarios"].values():
@@ -80,6 +84,7 @@ def _failed(data: dict[str, Any]) -> None:
         ("BAD --out fig.pdf", "is no summary of an evaluation"),
         ("LESS --out fig.pdf", "cubic has no guarded"),
         ("TORN --out fig.pdf --kind time", "series"),
+        ("FEWER --out fig.pdf --kind time", "is of 'copa', which is no scheme here"),
         ("FAILED --out fig.pdf --kind box", "no link of this summary has one"),
     ],
 )
@@ -94,8 +99,9 @@ def test_what_cannot_be_drawn_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text('{"format": "distrlcc-summary", "seeds": "x"}')
     names = {"SUMMARY": str(summary), "BAD": "bad.json"}
-    # A metric, a value of a series, and every run are missing.
-    for name, spoil in (("LESS", _without_metric), ("TORN", _torn), ("FAILED", _failed)):
+    # A metric, a value of a series, a scheme, and every run are missing.
+    spoilt = {"LESS": _without_metric, "TORN": _torn, "FEWER": _without_scheme, "FAILED": _failed}
+    for name, spoil in spoilt.items():
         data = json.loads(summary.read_text())
         spoil(data)
         (tmp_path / f"{name}.json").write_text(json.dumps(data))

@@ -86,7 +86,7 @@ def run_plugin(args: Namespace) -> int:
         figure = CHECKS[kind](args.reference)
     except DistrlccError:
         raise
-    except Exception as error:  # the user's code may raise what it likes
+    except (Exception, SystemExit) as error:  # the user's code may raise what it likes
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         print(f"{kind} {args.reference}: {' '.join(why.split())}", file=sys.stderr)
         return 1
@@ -99,7 +99,7 @@ def add_parity(parser: Parser) -> None:
     add("recipe RECIPE", default="quickstart", nargs="?")
     add("--processes N", "", whole(2, 64), 2)
     add("--updates U", "", whole(1, 10**6), 3)
-    text = "seeds whose learning curves are compared as well; 0: none (default: 3)"
+    text = "seeds whose learning curves are compared as well, two or more; 0: none (default: 3)"
     add("--seeds S", text, whole(0, 100), 3)
     add("--curve-updates U", "updates of a learning curve", whole(4, 10**6), 40)
     add_assignments(parser, "configuration")
@@ -111,10 +111,13 @@ def run_parity(args: Namespace) -> int:
     distrlcc check parity --processes 2
     """
     from distrlcc.config import override
+    from distrlcc.errors import ConfigError
     from distrlcc.evaluation.bootstrap import agree, curve_intervals
     from distrlcc.parallel.parity import TOLERANCE, check_parity, learning_curves
     from distrlcc.recipes.registry import recipe
 
+    if args.seeds == 1:
+        raise ConfigError("--seeds 1: of one seed there is no interval; expected 2 or more, or 0")
     config = override(recipe(args.recipe), args.assignments)
     parity = check_parity(config, args.processes, args.updates)
     print(f"after {args.updates} updates, {args.processes} processes beside one:")

@@ -20,6 +20,7 @@ from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, DistrlccError, printable
 from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
+from distrlcc.plugins import blame
 
 SECTIONS = {
     "train": {
@@ -125,11 +126,6 @@ def main(
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)
         return error.exit_code
-    except ValueError as error:
-        if "null byte" not in str(error):
-            raise
-        print("distrlcc: error: a path holds a null byte; expected a file name", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("distrlcc: interrupted", file=sys.stderr)
         return 130
@@ -143,6 +139,14 @@ def main(
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         print(f"distrlcc: error: {printable(f'{place}{error.strerror or error}')}", file=sys.stderr)
+        return 2
+    except (Exception, SystemExit) as error:
+        why = blame(error)
+        if isinstance(error, ValueError) and "null byte" in str(error):
+            why = "a path holds a null byte; expected a file name"
+        if not why:
+            raise
+        print(f"distrlcc: error: {why}", file=sys.stderr)
         return 2
 
 

@@ -136,13 +136,15 @@ def _actors(args: Namespace, node: Node) -> int:
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; over torch RPC "
             "no machine joins a run that is under way"
         )
-    args.recipe = args.recipe or "distrlcc"
-    if args.load is not None and args.node_index == 0:
+    recipe = args.recipe or "distrlcc"
+    if args.load is not None and args.node_index == 0:  # with the run's own configuration
         if args.out is not None:
             raise ConfigError("--load DIR says where to go on; leave --out away")
-        args.out, args.resume = Path(args.load) if args.load else newest_run(args.recipe), True
+        args.out, args.resume = Path(args.load) if args.load else newest_run(recipe), True
         if not args.storage and not (args.out / "config.toml").is_file():
             raise ConfigError(f"--load {args.out}: no run stands there, which has a config.toml")
+    else:
+        args.recipe = recipe
     if args.tun:
         if args.interface:
             raise ConfigError("--tun picks the interface; leave --interface away")

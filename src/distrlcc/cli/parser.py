@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from distrlcc.errors import ConfigError, unknown_name
@@ -86,7 +87,11 @@ class Parser(argparse.ArgumentParser):
         elif kind is list:
             more |= {"action": "extend", "nargs": "+", "default": [], "metavar": metavar}
         else:
-            more |= {"type": kind, "default": default, "metavar": metavar}
+            more |= {
+                "type": _path if kind is Path else kind,
+                "default": default,
+                "metavar": metavar,
+            }
         action = (to or self).add_argument(name, help=text, **more)
         if key:
             self._keys[key] = action.dest
@@ -173,3 +178,9 @@ def number(low: float, high: float = math.inf, *, whole: bool = False) -> Callab
 
 
 whole = partial(number, whole=True)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; expected a path")
+    return Path(text)

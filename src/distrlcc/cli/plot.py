@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add("--kind", text, default="scatter", choices=KINDS)
     parser.add("--metric KEY", "of cdf and box; see docs/metrics.md (default: power)")
     parser.add("--link NAME", "of time (default: the first)", default="")
-    parser.add("--out FILE", ".pdf, .png or .svg; the CSV has its name", Path, required=True)
+    parser.add("--out FILE", ".pdf, .png or .svg; the numbers go to FILE.csv", Path, required=True)
 
 
 def run(args: Namespace) -> int:
@@ -44,7 +44,7 @@ def run(args: Namespace) -> int:
         raise ConfigError("--link is for --kind time")
     if args.metric not in (None, *keys):
         raise unknown_name("metric", args.metric, keys)
-    table = args.out.with_suffix(".csv")
+    table = args.out.with_name(f"{args.out.name}.csv")
     for path in (args.out, table):
         require_output(path, args.summary)
     summary, series = read(args.summary)

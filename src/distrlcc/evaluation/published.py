@@ -132,6 +132,8 @@ def _check(file: _File) -> None:
             if lacking := {m.key for m in METRICS} - set(values):
                 raise ValueError(f"{name} has no {min(lacking)}")
     for one in file.series:
+        if one.scheme not in file.schemes:
+            raise ValueError(f"series {one.link!r} is of {one.scheme!r}, which is no scheme here")
         for name in _ARRAYS:
             buckets, edge = len(getattr(one, name)), name == "edges_s"
             if buckets != len(one.rate_mbps) + edge or not one.rate_mbps:

@@ -29,6 +29,7 @@ from distrlcc.parallel.gate import Tunnel
 from distrlcc.parallel.interface import resolve
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, RunWatch, open_tunnel, wait_for_attempt
+from distrlcc.plugins import blame
 from distrlcc.processes import LAUNCHER, die_with_parent
 from distrlcc.runs.stopper import Stopper
 
@@ -385,7 +386,10 @@ def _main(
     except DistrlccError as error:
         sender.send(("error", (error.exit_code, str(error))))
         sys.exit(error.exit_code)
-    except BaseException:
+    except BaseException as error:
+        if why := blame(error):
+            sender.send(("error", (2, why)))
+            sys.exit(2)
         lines = traceback.format_exc().splitlines(keepends=True)
         sys.stderr.write("".join(f"rank {spec.slot}: {line}" for line in lines))
         sys.exit(1)

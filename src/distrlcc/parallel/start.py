@@ -115,7 +115,7 @@ def open_directory(
             directory.belong_to(run)
         try:
             yield directory
-        except DistrlccError:
+        except (Exception, SystemExit):  # a user's code may raise either
             if not options.resume:  # so that the same command works once the cause is mended
                 directory.discard()
                 if directory.path.exists() and not directory.checkpoint_path("latest").exists():

@@ -70,13 +70,18 @@ class HeldOut:
         """Return means over the links on which an agent ran.
 
         Raises:
-            ConfigError: None did.
+            ConfigError: None did, or a reward is not finite.
         """
-        ran = np.isfinite(scores).all(axis=0)
+        ran = np.isfinite(scores[1:]).all(axis=0)
         if not ran.any():
             raise ConfigError(
                 f"held_out.seconds is {self._config.episode_s:g}: no agent of the held-out links "
                 "starts and ends within; take a longer time"
+            )
+        if not np.isfinite(scores[0, ran]).all():
+            raise ConfigError(
+                f"env.reward.name is {self._config.reward.name}: what it pays on held-out links is "
+                "not finite"
             )
         return [float(mean) for mean in scores[:, ran].mean(axis=1)]
 

@@ -203,7 +203,7 @@ class Progress:
             times.append((self._total_steps - self._values.get("steps", 0.0)) / speed)
         if self._max_seconds:
             times.append(self._max_seconds - self._seconds())
-        return _duration(max(min(times), 0.0)) if times else ""
+        return duration(max(min(times), 0.0)) if times else ""
 
 
 News = list[tuple[str, tuple[Any, ...]]]
@@ -279,7 +279,7 @@ def _short(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Write a time as minutes and seconds, or hours as well."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

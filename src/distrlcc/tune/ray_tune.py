@@ -84,6 +84,10 @@ def run(
                 "--cpus-per-trial, which may be a fraction"
             )
         # Run.
+        show(
+            f"{config.members} members train for up to {config.updates} updates each, "
+            f"with a report every {config.report_every}"
+        )
         os.environ.update(_ENVIRONMENT)
         _quiet(logging.CRITICAL)  # what matters is told by others
         _WATCH.set((recorder, stopper, stopped))
