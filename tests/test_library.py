@@ -109,6 +109,7 @@ def test_a_preference_is_what_a_policy_sees_and_does() -> None:
             observation, _, _, _, info = env.step(policy.act(observation))
         windows.append(info["queueing_delay_rtt"].mean())
     assert windows[0] > windows[1]
+    assert load_policy("preference", prefer=np.float32(0.5)).preference == 0.5
     for wrong in (3.0, float("nan"), "a"):
         with pytest.raises(ConfigError, match=r"prefer is .*; expected 0 \(throughput\)"):
             load_policy("preference", prefer=wrong)  # type: ignore[arg-type]
@@ -167,6 +168,8 @@ def test_schemes_are_simulated_in_one_call() -> None:
     for wrong in (0.0, -5.0, float("nan")):
         with pytest.raises(ConfigError, match="step_ms is"):
             simulate(link, step_ms=wrong)
+    with pytest.raises(ConfigError, match="are more than 1000000 steps"):
+        simulate(link, step_ms=1e-4)
     with pytest.raises(ConfigError, match=r"expected a distrlcc\.Link"):
         simulate("cubic")  # type: ignore[arg-type]
 

@@ -307,9 +307,30 @@ def test_code_that_fails_while_it_trains_is_one_line_and_leaves_no_run(
     assert main(words) == 2
     line = capfd.readouterr().err.splitlines()[-1]
     assert re.search(says, line), line
-    assert not Path("run").exists() or name == "endless"
+    assert Path("run").exists() == (name == "endless")
     if name == "ends":
         assert main(["check", "plugin", "./mine.py:ends", "--contract", "reward"]) == 1
+
+
+def test_a_package_that_fails_is_named_and_our_own_faults_are_not_theirs(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    package = file.parent / f"package_{file.parent.name.replace('-', '_')}"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .rewards import ends, reads, lends\n")
+    (package / "rewards.py").write_text(
+        "def ends(*_):\n    raise SystemExit(0)\n\n"
+        "def reads(*_):\n    return open('table.csv')\n\n"
+        "def lends(*_):\n    from distrlcc.plugins import having\n    return having('x')(3)\n"
+    )
+    words = ["train", "quickstart", "--out", "run", "--set", *SMALL.split()]
+    for name, line in (("ends", 2), ("reads", 5)):
+        assert main([*words, f"env.reward.name={package.name}:{name}"]) == 2
+        said = capfd.readouterr().err.splitlines()[-1]
+        assert f"{package.name}/rewards.py, line {line}: " in said
+        assert not Path("run").exists()
+    with pytest.raises(TypeError, match="it has no x"):
+        main([*words, f"env.reward.name={package.name}:lends"])
 
 
 def test_a_configuration_holds_the_hash_and_members_compare_it(file: Path) -> None:

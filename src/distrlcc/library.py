@@ -408,6 +408,9 @@ class FlowResult:
     """Window at the step's end, packets."""
 
 
+_MOST_STEPS = 1_000_000
+
+
 def simulate(
     link: Link, *schemes: str | Flow, seconds: float = 10.0, step_ms: float = 100.0, seed: int = 0
 ) -> list[FlowResult]:
@@ -421,15 +424,16 @@ def simulate(
         seed: Of random losses.
 
     Raises:
-        ConfigError: A flow has no scheme of its own, or a value is none.
+        ConfigError: A flow has no scheme of its own, or an argument does not fit.
     """
     flows = tuple(Flow(one) if isinstance(one, str) else one for one in schemes or ("cubic",))
     if not isinstance(link, Link):
         raise ConfigError(f"link is {link!r}; expected a distrlcc.Link")
-    if not (0.001 <= step_ms <= 1e6 and 0.0 < seconds <= 1e6):
-        raise ConfigError(
-            f"step_ms is {step_ms}, seconds {seconds}; expected 0.001 to 1e6, 0 to 1e6"
-        )
+    for name, value in (("seconds", seconds), ("step_ms", step_ms)):
+        if not (isinstance(value, int | float) and 0.0 < value <= 1e6):
+            raise ConfigError(f"{name} is {value!r}; expected a number above 0, up to 1e6")
+    if round(1e3 * seconds / step_ms) > _MOST_STEPS:
+        raise ConfigError(f"{seconds} s are more than {_MOST_STEPS} steps of {step_ms} ms")
     if any(flow.scheme == "agent" for flow in flows):
         raise ConfigError("simulate has schemes alone; evaluate runs policies")
     simulator = Simulator(1, len(flows))

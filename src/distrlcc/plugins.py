@@ -32,8 +32,9 @@ T = TypeVar("T")
 
 FOLDERS = "DISTRLCC_PLUGINS"
 """Environment variable: folders, parted as in PATH, with files that are not where they were."""
+_OURS = f"{Path(__file__).parent}{os.sep}"
 _SOURCES = set[str]()
-"""Files whose code was loaded."""
+"""Files whose code was loaded, and folders of packages."""
 _REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
 _FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}["/])')
 
@@ -228,9 +229,14 @@ def _module_files(place: str) -> list[Path]:
 
 
 def blame(error: BaseException) -> str:
-    """Return where a user's code raised an error, and what it is; empty: it was not theirs."""
+    """Return which line of a user's code failed, and how; empty: none, or what it called of ours.
+
+    The line is the last of theirs; what it called of others' may have raised.
+    """
     places = traceback.extract_tb(error.__traceback__)
-    theirs = [place for place in places if place.filename in _SOURCES]
+    ours = [k for k, place in enumerate(places) if place.filename.startswith(_OURS)]
+    rest = places[ours[-1] + 1 :] if ours else places
+    theirs = [place for place in rest if place.filename.startswith(tuple(_SOURCES))]
     if not theirs:
         return ""
     ends = isinstance(error, SystemExit)
@@ -242,7 +248,8 @@ def _module(path: Path, data: bytes, digest: str, package: str) -> ModuleType:
     """Run a source as a module of its own, once: the very bytes that were looked at."""
     name = f"{path.stem}_{digest}"
     if name not in sys.modules:
-        _SOURCES.add(str(path))
+        # Of a package all files count, as its functions may stand in any.
+        _SOURCES.add(f"{path.parent}{os.sep}" if package else str(path))
         module = ModuleType(name)
         module.__file__, module.__package__ = str(path), package
         sys.modules[name] = module  # dataclasses look their module up

@@ -7,9 +7,13 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from distrlcc.cli.main import main
+from distrlcc.config import override, to_toml
+from distrlcc.recipes.registry import recipe
 from tests.actors.shared import SMALL, STOP_SECONDS, acting, told
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, rows, updates
@@ -82,6 +86,21 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run() -> None:
     assert updates(out) == list(range(1, len(updates(out)) + 1))
     waits = re.compile("wait_workers = .*")
     assert waits.sub("", (out / "config.toml").read_text()) == waits.sub("", config)
+
+
+def test_a_run_goes_on_with_its_own_settings_and_with_more_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = recipe("distrlcc").actors.nodes
+    settings = ["total_steps=12345", f"actors.nodes={[list(lists[0])]}"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(to_toml(override(recipe("distrlcc"), settings)))
+    seen: list[Any] = []
+    monkeypatch.setattr("distrlcc.actors.start.start_actors", lambda c, *_: seen.append(c) or 0)
+    words = ["--node-index", "0", "--node-num", "3", "--ip", "127.0.0.1", "--load", "run"]
+    for name in ([], ["distrlcc"]):
+        assert main(["node", *name, *words]) == 0
+    assert [(c.total_steps, c.actors.nodes) for c in seen] == [(12345, lists[:3])] * 2
 
 
 def test_an_update_without_end_is_broken_off() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from distrlcc.cli.output import Countdown, add_json, emit_json, note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.run_config import NetworkConfig, RunConfig
+from distrlcc.runs.run_config import RunConfig
 
 _BASELINE = "ppo_lstm"
 _WARM_UP = 2
@@ -51,12 +51,12 @@ def add_train(parser: Parser) -> None:
 def run_train(args: Namespace) -> int:
     """Measure training, learning included, in turns: PPO on `one`'s links, and two other recipes.
 
-    One process, one thread. What differs on `one`'s links is the network alone: its own minGRU, or
-    an LSTM. Speeds are also given beside the LSTM's in the same turns.
+    One process, one thread. What differs on `one`'s links is the recurrent layer alone: its own
+    minGRU, or an LSTM. Speeds are also given beside the LSTM's in the same turns.
     """
     one = recipe("one")
     configs = {
-        _BASELINE: replace(one, network=NetworkConfig(kind="lstm", hidden=(64, 32))),
+        _BASELINE: replace(one, network=replace(one.network, kind="lstm")),
         "ppo_mingru": one,
         "ppo_mlp": recipe("quickstart"),
         "dagger_mlp": recipe("imitation"),

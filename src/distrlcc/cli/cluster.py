@@ -26,7 +26,7 @@ _SHOW_TOKEN = "print the cluster's token in the line to paste"
 
 def add_start(parser: Parser) -> None:
     add = parser.add
-    text = "address of this machine that the others reach; needed where there are several"
+    text = "address of this machine, where the head listens; needed where there are several"
     add("--listen IP", text, default="")
     parser.gone("--ip", ": --listen IP is this machine's address")
     add("--port P", "first of the cluster's ten ports", whole(1024, 8254), 6379)

@@ -1,6 +1,6 @@
 """Measure how policies and schemes share links: with their own kind, beside others, and alone.
 
-distrlcc fairness runs/fair/policy.safetensors --against cubic,bbr,vegas,copa
+distrlcc fairness runs/mine --against cubic,bbr,vegas,copa
 distrlcc fairness policy.safetensors --suite shared-4 --links 64 --seeds 3 --out report
 distrlcc fairness --against cubic,bbr --suite beside-cubic,mine.toml --json -
 """

@@ -129,25 +129,33 @@ def main(
     except KeyboardInterrupt:
         print("distrlcc: interrupted", file=sys.stderr)
         return 130
-    except MemoryError as error:
-        print(f"distrlcc: error: not enough memory: {error}; ask for less", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
+    except (Exception, SystemExit) as error:
+        code = _end(error)
+        if code is None:
+            raise
+        return code
+
+
+def _end(error: BaseException) -> int | None:
+    """Say in one line what ended a command, if it is known; return the exit code."""
+    text = blame(error)
+    if not text and isinstance(error, BrokenPipeError):
         # The reader of our output went away, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:
+    if text:
+        pass
+    elif isinstance(error, MemoryError):
+        text = f"not enough memory: {error}; ask for less"
+    elif isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        print(f"distrlcc: error: {printable(f'{place}{error.strerror or error}')}", file=sys.stderr)
-        return 2
-    except (Exception, SystemExit) as error:
-        why = blame(error)
-        if isinstance(error, ValueError) and "null byte" in str(error):
-            why = "a path holds a null byte; expected a file name"
-        if not why:
-            raise
-        print(f"distrlcc: error: {why}", file=sys.stderr)
-        return 2
+        text = printable(f"{place}{error.strerror or error}")
+    elif isinstance(error, ValueError) and "null byte" in str(error):
+        text = "a path holds a null byte; expected a file name"
+    else:
+        return None
+    print(f"distrlcc: error: {text}", file=sys.stderr)
+    return 2
 
 
 def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str) -> int:

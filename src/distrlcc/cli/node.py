@@ -27,6 +27,7 @@ from distrlcc.cli.run_arguments import (
     run_options,
 )
 from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import Node
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
@@ -136,15 +137,16 @@ def _actors(args: Namespace, node: Node) -> int:
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; over torch RPC "
             "no machine joins a run that is under way"
         )
-    recipe = args.recipe or "distrlcc"
+    name = args.recipe or "distrlcc"
     if args.load is not None and args.node_index == 0:  # with the run's own configuration
         if args.out is not None:
             raise ConfigError("--load DIR says where to go on; leave --out away")
-        args.out, args.resume = Path(args.load) if args.load else newest_run(recipe), True
+        args.out, args.resume = Path(args.load) if args.load else newest_run(name), True
+        args.recipe = None
         if not args.storage and not (args.out / "config.toml").is_file():
             raise ConfigError(f"--load {args.out}: no run stands there, which has a config.toml")
     else:
-        args.recipe = recipe
+        args.recipe = name
     if args.tun:
         if args.interface:
             raise ConfigError("--tun picks the interface; leave --interface away")
@@ -165,13 +167,16 @@ def _actors(args: Namespace, node: Node) -> int:
 def actors_config(args: Namespace) -> RunConfig:
     """Return the configuration, with lists of links for the machines that there are."""
     config = run_config(args)
-    count, known = args.node_num, len(config.actors.nodes)
+    nodes, count = config.actors.nodes, args.node_num
+    if args.load is not None and config.recipe in RECIPES:  # a run has the lists that it needed
+        nodes = (*nodes, *recipe(config.recipe).actors.nodes[len(nodes) :])
+    known = len(nodes)
     if count > known:
         raise ConfigError(
             f"--node-num {count}: there are lists of links for {known} machine"
             f"{'s' if known > 1 else ''} only; give one for each with --nodes FILE"
         )
-    return replace(config, actors=replace(config.actors, nodes=config.actors.nodes[:count]))
+    return replace(config, actors=replace(config.actors, nodes=nodes[:count]))
 
 
 def newest_run(recipe: str) -> Path:

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -280,7 +281,7 @@ def contender_from_file(
             f"{path}: --prefer needs a policy that was trained with preferences, as the recipe "
             "'preference' is; this one weighs delay as it was taught"
         )
-    if prefer is not None and not (isinstance(prefer, int | float) and 0.0 <= prefer <= 1.0):
+    if prefer is not None and not (isinstance(prefer, Real) and 0.0 <= prefer <= 1.0):
         raise ConfigError(f"prefer is {prefer!r}; expected 0 (throughput) to 1 (delay)")
     name = place.stem if place.stem != "policy" or not place.parent.name else place.parent.name
     name += "" if prefer is None else f"@{prefer:g}"

@@ -5,6 +5,7 @@ docs/tuning.md lists the files.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, OutputError, reading
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
+from distrlcc.runs.progress import duration
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.report import Report, Segment, decode, read_reports
 from distrlcc.tune.space import short, with_values
@@ -39,6 +41,8 @@ class Recorder:
         self._attempt = max((report.attempt + 1 for report in earlier), default=0)
         self.best = read_best(folder)
         self._count, self._shown = len(earlier), -_LINE_SECONDS
+        self._updates = {report.member: report.update for report in earlier}
+        self._before, self._begin = sum(self._updates.values()), time.monotonic()
 
     def record(self, report: Report) -> None:
         """Append a report; raises OutputError."""
@@ -52,14 +56,22 @@ class Recorder:
                 "room and go on with --resume"
             ) from None
         self._count += 1
+        self._updates[report.member] = report.update
         if time.monotonic() - self._shown >= _LINE_SECONDS:
             self._shown = time.monotonic()
             values = " ".join(f"{key}={short(value)}" for key, value in report.values.items())
             self._show(
                 f"report {self._count}  member {report.member} update {report.update}/"
                 f"{config.updates}: {config.metric} {report.score:.4f}  best {best.score:.4f} "
-                f"(member {best.member} update {best.update})  {values}"
+                f"(member {best.member} update {best.update})  {values}  {self._left()}".rstrip()
             )
+
+    def _left(self) -> str:
+        """Return the time left if no member is stopped early, by the speed so far."""
+        done = sum(self._updates.values())
+        left, made = self._config.members * self._config.updates - done, done - self._before
+        seconds = (time.monotonic() - self._begin) * left / made if made > 0 else math.nan
+        return f"{duration(seconds)} left" if seconds >= 0 else ""
 
     def keep(self, report: Report, policy: Callable[[], bytes]) -> None:
         """Keep a policy, which ``policy`` reads, if no better one was reported."""
