@@ -318,7 +318,7 @@ def test_two_processes_learn_what_one_learns(case: str) -> None:
 @pytest.mark.slow
 def test_two_processes_have_the_learning_curves_of_one() -> None:
     config = override(recipe("quickstart"), list(PPO))
-    one, several = learning_curves(config, 2, 8, seeds=2)
+    one, several = learning_curves(config, 2, 8, seeds=range(2))
     assert one.shape == several.shape == (2, 4)
     assert not np.array_equal(one[0], one[1])  # other seeds, other links
     assert agree(curve_intervals(one), curve_intervals(several)), (one, several)

@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.output import Countdown
+from distrlcc.cli.output import Countdown, note
 from distrlcc.cli.parser import Parser, whole
 from distrlcc.cli.run_arguments import add_assignments
 
@@ -119,6 +119,7 @@ def run_parity(args: Namespace) -> int:
     if args.seeds == 1:
         raise ConfigError("--seeds 1: of one seed there is no interval; expected 2 or more, or 0")
     config = override(recipe(args.recipe), args.assignments)
+    note(f"training {args.updates} updates in one process and in {args.processes} ...")
     parity = check_parity(config, args.processes, args.updates)
     print(f"after {args.updates} updates, {args.processes} processes beside one:")
     print(f"  actions that are the same        {parity.same_actions:.6%}")
@@ -129,7 +130,12 @@ def run_parity(args: Namespace) -> int:
     print("the same" if parity.holds else f"NOT the same (bound {TOLERANCE:.0e})")
     if not parity.holds or not args.seeds:
         return 0 if parity.holds else 1
-    found = learning_curves(config, args.processes, args.curve_updates, args.seeds)
+    work = f"{args.curve_updates} updates in one process and in {args.processes}"
+    seeds = Countdown(
+        range(config.seed, config.seed + args.seeds),
+        lambda seed: f"training seed {seed}, {work}",
+    )
+    found = learning_curves(config, args.processes, args.curve_updates, seeds)
     curves = [curve_intervals(each) for each in found]
     print(f"reward per step over {args.curve_updates} updates, {args.seeds} seeds, 95% intervals:")
     for quarter, (one, several) in enumerate(zip(*curves, strict=True), 1):

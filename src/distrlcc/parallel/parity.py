@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +85,7 @@ def _difference(found: Any, expected: Any) -> float:
 
 
 def learning_curves(
-    config: RunConfig, processes: int, updates: int, seeds: int
+    config: RunConfig, processes: int, updates: int, seeds: Iterable[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Train longer, from several seeds, in one process and in several.
 
@@ -92,7 +93,7 @@ def learning_curves(
         Of one and of several the mean reward per step in each quarter of the updates, ``[S, 4]``.
     """
     curves: list[list[NDArray[np.float64]]] = [[], []]
-    for seed in range(config.seed, config.seed + seeds):
+    for seed in seeds:
         seeded = replace(config, seed=seed)
         for curve, count in zip(curves, (1, processes), strict=True):
             sums = np.sum([one.rewards for one in _learn(seeded, updates, count)], axis=0)
