@@ -143,19 +143,22 @@ def _end(error: BaseException) -> int | None:
         # The reader of our output went away, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    text = text or _known(error)
     if text:
-        pass
-    elif isinstance(error, MemoryError):
-        text = f"not enough memory: {error}; ask for less"
-    elif isinstance(error, OSError):
+        print(f"distrlcc: error: {text}", file=sys.stderr)
+    return 2 if text else None
+
+
+def _known(error: BaseException) -> str:
+    """Return the line of an error that a user can mend; empty: it is a fault of ours."""
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}; ask for less"
+    if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        text = printable(f"{place}{error.strerror or error}")
-    elif isinstance(error, ValueError) and "null byte" in str(error):
-        text = "a path holds a null byte; expected a file name"
-    else:
-        return None
-    print(f"distrlcc: error: {text}", file=sys.stderr)
-    return 2
+        return printable(f"{place}{error.strerror or error}")
+    if isinstance(error, ValueError) and "null byte" in str(error):
+        return "a path holds a null byte; expected a file name"
+    return ""
 
 
 def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str) -> int:
