@@ -155,6 +155,18 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
         ),
         "oracle",
     ),
+    "rooms, disturbed": (
+        EnvConfig(
+            suites=("shared",),
+            agents=2,
+            rooms=(1, 1, 2),
+            action_delay_steps=2,
+            jitter_ms=2.0,
+            kernel=True,
+            episode_s=1.0,
+        ),
+        "oracle",
+    ),
 }
 
 
@@ -191,7 +203,6 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"jitter_ms": -1.0}, "jitter_ms"),
     (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
     (EnvConfig, {"kernel": True, "world": "emulated"}, "leave .* kernel out"),
-    (EnvConfig, {"kernel": True, "agents": 2}, "jitter_ms and kernel are for links of one agent"),
     (EnvConfig, {"action_delay_steps": 101}, "action_delay_steps"),
     (EnvConfig, {"agents": 99}, "agents is 99: expected 1 to 32"),
     (EnvConfig, {"agents": 4, "world": "emulated"}, "links have one agent each"),

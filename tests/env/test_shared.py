@@ -192,6 +192,18 @@ def test_links_with_room_for_different_numbers_draw_scenarios_that_fill_it() -> 
     assert (2 * np.array(counts) > rooms).all()
 
 
+def test_whoever_joins_a_disturbed_link_begins_as_the_first_did() -> None:
+    env = LinkVectorEnv(16, replace(CONFIG, kernel=True, jitter_ms=2.0), seed=1)
+    env.reset()
+    batch, joined = env.batch, 0
+    for _ in range(900):
+        begun = ~batch.acted & batch.active
+        np.testing.assert_array_equal(batch.chosen()[0][~batch.active | begun], 10.0)
+        joined += begun.sum()
+        env.step(np.full(16, 3))
+    assert joined > 3
+
+
 def test_rooms_that_no_scenario_fills_are_refused() -> None:
     config = replace(ROOMS, suites=("random",))
     with pytest.raises(ConfigError, match=r"random have no links of 2 to 2 agents; leave out"):

@@ -158,7 +158,9 @@ class AgentBatch(ABC):
         stats, self.newest_view = self.stats(), self.view()
         self.newest = stats
         self._previous = self.actions.encode(actions)  # chosen now, whenever it takes effect
-        measured = stats if self.disturbance is None else self.disturbance.measured(stats)
+        measured = stats
+        if self.disturbance is not None:
+            measured = self.disturbance.measured(stats, self.active)
         self.windows.observe(measured)
         seen = (self.observations.observe(measured), self._previous, self.preference)
         return np.concatenate(seen, axis=1).astype(np.float32), self._paid(stats)
@@ -171,7 +173,7 @@ class AgentBatch(ABC):
         actions, due = self.disturbance.due(actions)
         chosen = np.where(due, self.actions.apply(actions, *before), before)
         allowed = np.stack(self.windows.apply(before, (chosen[0], chosen[1])))
-        self.hold(*self.disturbance.in_force(allowed, np.stack(self.held())))
+        self.hold(*self.disturbance.in_force(allowed, np.stack(self.held()), self.active))
 
     def _paid(self, stats: IntervalStats) -> Floats:
         view, paid = self.newest_view, self.config.reward

@@ -104,11 +104,6 @@ class EnvConfig:
             raise ConfigError(
                 "reward.guard_weight is the price of the guard's work; set guard, too"
             )
-        if self.agents > 1 and self.disturbed:
-            raise ConfigError(
-                f"agents is {self.agents}: action_delay_steps, jitter_ms and kernel are for links "
-                "of one agent; leave them out, or take agents=1"
-            )
         if self.world != "simulated":
             self._check_real()
 

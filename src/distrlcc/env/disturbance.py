@@ -34,6 +34,7 @@ from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _SPREAD = 1.0
 """Standard deviation of the log of a step's mean wait: hosts stand still now and then."""
@@ -51,7 +52,7 @@ class Disturbance:
     """Delays the actions of N agents, and disturbs what they measure."""
 
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
-        """Take global indices ``[N]``, and which disturbances there are."""
+        """Take the agents' numbers among all processes' ``[N]``, and which disturbances there are."""
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
         self._changing = _STATE + _KERNEL_STATE * config.kernel
@@ -83,7 +84,7 @@ class Disturbance:
             values[which] = 0
         self._chosen[:, which] = 0
 
-    def due(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def due(self, actions: NDArray[Any]) -> tuple[NDArray[Any], Bools]:
         """Take actions ``[N]``; return those that take effect now, and where there is one."""
         self._waiting = self._waiting.astype(actions.dtype, copy=False)
         self._waiting[self._age % self._size, self._rows] = actions
@@ -95,26 +96,29 @@ class Disturbance:
         begun = self._chosen.any(axis=0)
         return np.where(begun, self._chosen[0], cwnd), np.where(begun, self._chosen[1], pacing)
 
-    def in_force(self, chosen: Floats, held: Floats) -> Floats:
-        """Take chosen windows and rates ``[2, N]``; return those that links are to have."""
+    def in_force(self, chosen: Floats, held: Floats, active: Bools | bool = True) -> Floats:
+        """Take chosen windows and rates ``[2, N]``; return those that links are to have.
+
+        Agents that are not ``active`` ``[N]`` have chosen nothing.
+        """
         if not self._kernel:
             return chosen
-        self._chosen = chosen
+        self._chosen = np.where(active, chosen, 0.0)
         cwnd, pacing = chosen
         whole = np.maximum(np.floor(cwnd), FLOOR)
         rate = np.where(self._srtt > 0, PACING * whole / np.maximum(self._srtt, 1e-6), 0.0)
         new = np.stack([whole - self._odd, np.where(pacing > 0, pacing, rate)])
         return np.where(self._silent > 0, held, new)
 
-    def measured(self, stats: IntervalStats) -> IntervalStats:
-        """Return what the senders measure of a step, and count it."""
+    def measured(self, stats: IntervalStats, active: Bools | bool = True) -> IntervalStats:
+        """Return what the ``active`` ``[N]`` senders measure of a step, and count it."""
         if self._kernel:
             stats = self._acknowledged(stats)
         if self._jitter:
             stats = self._jittered(stats)
         self._age += 1
         seen = stats.acked > 0
-        self._silent = np.where(seen, 0, self._silent + 1)
+        self._silent = np.where(seen | np.logical_not(active), 0, self._silent + 1)
         if not (self._kernel or self._jitter):
             return stats
         # The newest and the least sample, of those that were measured.

@@ -160,7 +160,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._link = np.repeat(np.arange(links), self._rooms)
         self._preferences = preferences
         if self.config.disturbed:
-            self.batch.disturbance = Disturbance(self._indices, self.config)
+            place = np.arange(num_envs) - self._first[self._link]
+            agents = self._indices[self._link] + (place << 40)
+            self.batch.disturbance = Disturbance(agents, self.config)
         self._autoreset = autoreset
         self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
         # Of links; the rest is of agents.
@@ -244,19 +246,19 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         for n, scenario in zip(which, scenarios, strict=True):
             self.batch.load(int(n), scenario)
             self._ends[n] = min(scenario.duration_s, self.config.episode_s)
+        rows = np.flatnonzero(np.isin(self._link, which))
+        link = self._link[rows]
         if self.batch.preference.size:
-            rows = np.flatnonzero(np.isin(self._link, which))
-            link = self._link[rows]
             self.batch.preference[rows, 0] = (
                 uniform(self._key, self._indices[link], self._episodes[link], 2)
                 if self._preferences is None
                 else self._preferences[link]
             )
         if self.batch.disturbance is not None:
-            self.batch.disturbance.begin(which, self._key, self._episodes[which])
+            self.batch.disturbance.begin(rows, self._key, self._episodes[link])
         self._episodes[which] += 1
         self._time[which] = 0.0
-        self._sums[np.isin(self._link, which) if self.agents > 1 else which] = 0.0
+        self._sums[rows] = 0.0
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Advance every environment by one step."""
