@@ -101,22 +101,31 @@ def test_measurements_add_up_and_are_never_too_short() -> None:
     assert np.ptp(mean_wait) > 0.003  # episodes differ
 
 
-def test_the_kernel_acknowledges_pairs_and_a_single_packet_after_40_ms() -> None:
+def test_in_the_kernel_the_newest_packet_of_each_acknowledgement_tells_the_rtt() -> None:
     kernel, seen = _begun(1, kernel=True), []
-    for acked in (3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0):
-        more = {"rtt_min": 0.02, "rtt_max": 0.02} if acked else {}
-        stats = interval_stats(1, duration=0.01, acked=acked, inflight=9.0, rtt_last=0.02, **more)
-        got = kernel.measured(replace(stats, rtt_sum=stats.acked * 0.02))
-        columns = got.acked, got.inflight, got.rtt_sum, got.rtt_last, got.min_rtt
+    for acked, low, last in ((2.0, 0.02, 0.02), (4.0, 0.022, 0.03), (1.0, 0.06, 0.06), (0.0, 0, 0)):
+        more = {"rtt_min": low, "rtt_last": last, "rtt_max": 0.09}
+        stats = interval_stats(1, duration=0.01, acked=acked, inflight=9.0, **more)
+        got = kernel.measured(replace(stats, rtt_sum=stats.acked * 0.04))
+        columns = got.acked, got.rtt_sum, got.rtt_min, got.rtt_max, got.rtt_last, got.min_rtt
         seen.append([float(column[0]) for column in columns])
     assert seen == [
-        [2, 10, pytest.approx(0.04), 0.02, 0.02],
-        [2, 10, pytest.approx(0.04), 0.02, 0.02],
-        *[[0, 10, 0, 0.02, 0.02]] * 3,
-        [1, 9, pytest.approx(0.06), pytest.approx(0.06), 0.02],
-        [0, 10, 0, pytest.approx(0.06), 0.02],  # a step without an acknowledgement
-        [2, 9, pytest.approx(0.04), 0.02, 0.02],
+        [2, pytest.approx(0.04), 0.02, 0.02, 0.02, 0.02],
+        [4, pytest.approx(0.104), 0.022, 0.03, 0.03, 0.02],
+        [1, pytest.approx(0.03), 0.03, 0.03, 0.03, 0.02],  # 40 ms late: it tells nothing
+        [0, 0, 0, 0, 0.03, 0.02],
     ]
+
+
+def test_the_kernels_receivers_acknowledge_pairs() -> None:
+    batch = LinkBatch(1, EnvConfig(action="fine", kernel=True))
+    batch.load(0, Scenario("slow", Link(rate_mbps=1.0, delay_ms=50.0, queue_packets=100)))
+    batch.disturbance = _begun(1, kernel=True)
+    acked = set()
+    for _ in range(100):
+        batch.step(np.array([4]))
+        acked.add(float(batch.newest.acked[0]))
+    assert acked == {0.0, 2.0}
 
 
 def test_windows_in_the_kernel_are_whole_paced_and_not_below_four() -> None:
@@ -128,8 +137,7 @@ def test_windows_in_the_kernel_are_whole_paced_and_not_below_four() -> None:
     stats = interval_stats(3, duration=0.01, acked=np.array([2.0, 3.0, 2.0]), rtt_last=0.05)
     stats = replace(stats, rtt_sum=0.05 * stats.acked, rtt_min=np.full(3, 0.05))
     np.testing.assert_array_equal(kernel.measured(stats).cwnd, [9.9, 2.2, 9.9])
-    # The second one's third packet waits for a fourth: it fills the window meanwhile.
-    expected = [[9.0, 3.0, 9.0], [1.25 * 9 / 0.05, 1.25 * 4 / 0.05, 500.0]]
+    expected = [[9.0, 4.0, 9.0], [1.25 * 9 / 0.05, 1.25 * 4 / 0.05, 500.0]]
     np.testing.assert_allclose(kernel.in_force(chosen, held), expected)
 
 

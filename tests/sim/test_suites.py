@@ -20,6 +20,7 @@ from distrlcc.sim.suites import (
     trace_suite,
     with_scheme,
 )
+from distrlcc.sim.trace import load_trace
 
 
 def test_the_same_id_is_the_same_link_everywhere() -> None:
@@ -95,6 +96,11 @@ def test_hard_links_are_what_their_names_say() -> None:
     for link in links["falls"]:
         (fall,) = link.changes
         assert 0.099 <= (fall.rate_mbps or 0) / (link.rate_mbps or 1) <= 0.251
+    for link in links["whole-ms"]:
+        trace = load_trace(link.trace or "")
+        assert trace.period_ns <= 100_000_000
+        assert 4.9 <= trace.mean_mbps <= 100.1
+    assert 20 <= sum(link.delayed_acks for link in links["whole-ms"]) <= 44
     for name, each in links.items():
         assert not {s.link for s in SUITES[name].scenarios("validation")} & set(each)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -279,6 +280,8 @@ class LinkBatch(AgentBatch):
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
+        if self.config.kernel:
+            scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
         self.simulator.load(n, scenario)
         count, first, room = len(scenario.flows), int(self.first[n]), int(self.rooms[n])
         control = self.simulator.control[n * self.n_flows :][:room]

@@ -11,7 +11,8 @@ link, and so the reward, know nothing of it.
 
 The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
 
-- Every second packet is acknowledged, a single one after 40 ms. Until then it fills the window.
+- Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, which the batch
+  sets. TCP tells the RTT of the newest packet of each acknowledgement, and none of a single one.
 - A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
   the window in force stays meanwhile.
 - That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
@@ -43,9 +44,8 @@ _DELAY, _STRENGTH, _STEP = 3, 4, 5
 """Names of draws, beside the environment's own."""
 FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
 """The kernel's program: least window, windows per round trip, actions that it makes up for."""
-_DELAYED_ACK_S = 0.04
 _STATE = "waiting delay age episode strength least last late late_rtt"
-_KERNEL_STATE = " chosen silent srtt odd waited"
+_KERNEL_STATE = " chosen silent srtt"
 
 
 class Disturbance:
@@ -68,7 +68,6 @@ class Disturbance:
         self._chosen = np.zeros((2, n))  # windows and rates; 0 before the first action
         self._silent = np.zeros(n, np.int64)  # steps since an acknowledgement
         self._srtt = np.zeros(n)
-        self._odd, self._waited = np.zeros(n), np.zeros(n)  # a packet that waits for a second
         self._key = np.uint64(0)
 
     def begin(self, which: Indices, key: np.uint64, episodes: Indices) -> None:
@@ -80,8 +79,7 @@ class Disturbance:
         self._strength[which] = strength * self._jitter
         for values in (self._age, self._least, self._last, self._late, self._late_rtt):
             values[which] = 0
-        for values in (self._silent, self._srtt, self._odd, self._waited):
-            values[which] = 0
+        self._silent[which] = self._srtt[which] = 0
         self._chosen[:, which] = 0
 
     def due(self, actions: NDArray[Any]) -> tuple[NDArray[Any], Bools]:
@@ -107,7 +105,7 @@ class Disturbance:
         cwnd, pacing = chosen
         whole = np.maximum(np.floor(cwnd), FLOOR)
         rate = np.where(self._srtt > 0, PACING * whole / np.maximum(self._srtt, 1e-6), 0.0)
-        new = np.stack([whole - self._odd, np.where(pacing > 0, pacing, rate)])
+        new = np.stack([whole, np.where(pacing > 0, pacing, rate)])
         return np.where(self._silent > 0, held, new)
 
     def measured(self, stats: IntervalStats, active: Bools | bool = True) -> IntervalStats:
@@ -132,26 +130,20 @@ class Disturbance:
         return replace(stats, rtt_last=self._last, min_rtt=self._least)
 
     def _acknowledged(self, stats: IntervalStats) -> IntervalStats:
-        """Return what the acknowledgements of pairs of packets tell, to a policy in the kernel."""
-        still = (self._odd > 0) & (stats.acked == 0)
-        self._waited = np.where(still, self._waited + stats.duration, 0.0)
-        packets = stats.acked + self._odd
-        alone = self._waited >= _DELAYED_ACK_S - 1e-9
-        acked = np.where(alone, 1.0, packets - packets % 2)
-        seen, self._odd = acked > 0, packets - acked
-        # A pair has the second packet's round trip, a single one its own and the wait.
-        late = stats.rtt_last + _DELAYED_ACK_S
-        mean = np.where(alone, late, stats.rtt_sum / np.maximum(stats.acked, 1))
+        """Return what a policy in the kernel is told of the acknowledgements of pairs."""
+        # The newer one of a pair did not wait for the other, and is the least of both.
+        alone, before = stats.acked == 1, np.where(self._last > 0, self._last, stats.rtt_last)
+        last = np.where(alone, before, stats.rtt_last)
+        low = np.where(alone, before, stats.rtt_min)
+        seen = stats.acked > 0
         return replace(
             stats,
-            acked=acked,
-            rtt_sum=mean * acked,
-            rtt_min=np.where(seen, np.where(alone, late, stats.rtt_min), 0.0),
-            rtt_max=np.where(seen, np.where(alone, late, stats.rtt_max), 0.0),
-            rtt_last=np.where(alone, late, stats.rtt_last),
+            rtt_sum=0.5 * (low + last) * stats.acked,
+            rtt_min=np.where(seen, low, 0.0),
+            rtt_max=np.where(seen, np.maximum(low, last), 0.0),
+            rtt_last=last,
             cwnd=self._chosen[0],
             pacing_rate=self._chosen[1],
-            inflight=stats.inflight + self._odd,
         )
 
     def _jittered(self, stats: IntervalStats) -> IntervalStats:
