@@ -11,8 +11,8 @@ link, and so the reward, know nothing of it.
 
 The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
 
-- Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, which the batch
-  sets. TCP tells the RTT of the newest packet of each acknowledgement, and none of a single one.
+- Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, as the batch
+  has it. TCP tells the RTT of the newest packet of each acknowledgement, and none of a single one.
 - A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
   the window in force stays meanwhile.
 - That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
@@ -52,7 +52,7 @@ class Disturbance:
     """Delays the actions of N agents, and disturbs what they measure."""
 
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
-        """Take the agents' numbers among all processes' ``[N]``, and which disturbances there are."""
+        """Take the agents' numbers ``[N]``, the same in one process or many, and what there is."""
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
         self._changing = _STATE + _KERNEL_STATE * config.kernel
