@@ -104,7 +104,7 @@ def test_measurements_add_up_and_are_never_too_short() -> None:
 def test_in_the_kernel_the_newest_packet_of_each_acknowledgement_tells_the_rtt() -> None:
     kernel, seen = _begun(1, kernel=True), []
     for acked, low, last in ((2.0, 0.02, 0.02), (4.0, 0.022, 0.03), (1.0, 0.06, 0.06), (0.0, 0, 0)):
-        more = {"rtt_min": low, "rtt_last": last, "rtt_max": 0.09}
+        more = {"rtt_min": low, "rtt_last": last, "rtt_max": 0.09 * (acked > 0)}
         stats = interval_stats(1, duration=0.01, acked=acked, inflight=9.0, **more)
         got = kernel.measured(replace(stats, rtt_sum=stats.acked * 0.04))
         columns = got.acked, got.rtt_sum, got.rtt_min, got.rtt_max, got.rtt_last, got.min_rtt
@@ -119,8 +119,8 @@ def test_in_the_kernel_the_newest_packet_of_each_acknowledgement_tells_the_rtt()
 
 def test_the_kernels_receivers_acknowledge_pairs() -> None:
     batch = LinkBatch(1, EnvConfig(action="fine", kernel=True))
-    batch.load(0, Scenario("slow", Link(rate_mbps=1.0, delay_ms=50.0, queue_packets=100)))
     batch.disturbance = _begun(1, kernel=True)
+    batch.load(0, Scenario("slow", Link(rate_mbps=1.0, delay_ms=50.0, queue_packets=100)))
     acked = set()
     for _ in range(100):
         batch.step(np.array([4]))
@@ -145,8 +145,8 @@ def test_in_the_kernel_actions_of_silent_steps_add_up_until_an_acknowledgement()
     # The first pair's second packet is acknowledged at 100 + 2 * 12.032 ms, in the 13th step.
     config = EnvConfig(action="fine", kernel=True)
     batch = LinkBatch(1, config)
-    batch.load(0, Scenario("slow", Link(rate_mbps=1.0, delay_ms=50.0, queue_packets=100)))
     batch.disturbance = _begun(1, kernel=True)
+    batch.load(0, Scenario("slow", Link(rate_mbps=1.0, delay_ms=50.0, queue_packets=100)))
     grow = np.array([6])
     for step in range(1, 14):
         batch.step(grow)

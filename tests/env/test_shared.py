@@ -16,6 +16,7 @@ from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.suites import load_suite, scenario_by_id
 from tests.env.steps import check_same
@@ -202,6 +203,17 @@ def test_whoever_joins_a_disturbed_link_begins_as_the_first_did() -> None:
         joined += begun.sum()
         env.step(np.full(16, 3))
     assert joined > 3
+
+
+def test_a_share_of_the_links_has_agents_in_the_kernel() -> None:
+    env = LinkVectorEnv(160, replace(CONFIG, kernel=0.5), seed=1)
+    env.reset()
+    assert env.batch.disturbance is not None
+    inside = env.batch.disturbance.in_kernel.reshape(-1, CONFIG.agents)
+    assert (inside == inside[:, :1]).all()
+    assert 0.25 < inside.mean() < 0.75
+    paired = env.batch.simulator.links[:, col.DELAYED_ACKS] == 1
+    np.testing.assert_array_equal(paired, inside[:, 0])
 
 
 def test_rooms_that_no_scenario_fills_are_refused() -> None:

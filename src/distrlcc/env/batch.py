@@ -280,7 +280,7 @@ class LinkBatch(AgentBatch):
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
-        if self.config.kernel:
+        if self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]:
             scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
         self.simulator.load(n, scenario)
         count, first, room = len(scenario.flows), int(self.first[n]), int(self.rooms[n])

@@ -59,8 +59,8 @@ class EnvConfig:
     """Actions take effect so many steps later, at most; each episode draws its own delay."""
     jitter_ms: float = 0.0
     """Greatest mean of the host's jitter in measured RTTs, ms; each episode draws its own."""
-    kernel: bool = False
-    """Whether the policy sees and acts as in the kernel's TCP; see `Disturbance`."""
+    kernel: bool | float = False
+    """Share of episodes whose agents see and act as in the kernel's TCP; see `Disturbance`."""
 
     def __post_init__(self) -> None:
         # Names that exist.
@@ -86,6 +86,7 @@ class EnvConfig:
         check_fields(self, "episode_s", 0.05, 1e5)
         check_fields(self, "action_delay_steps", 0, 100)
         check_fields(self, "jitter_ms", 0, 1000)
+        check_fields(self, "kernel", 0, 1)
         check_fields(self, "agents", 1, MAX_AGENTS)
         if self.rooms and not 1 <= min(self.rooms) <= max(self.rooms) == self.agents:
             raise ConfigError(
@@ -140,7 +141,7 @@ class EnvConfig:
     @property
     def disturbed(self) -> bool:
         """Whether anything stands between the agents and their links."""
-        return self.action_delay_steps > 0 or self.jitter_ms > 0 or self.kernel
+        return self.action_delay_steps > 0 or self.jitter_ms > 0 or self.kernel > 0
 
     def undisturbed(self) -> EnvConfig:
         """Return the same without that, as held-out links are scored."""

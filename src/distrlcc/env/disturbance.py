@@ -40,24 +40,27 @@ Bools = NDArray[np.bool_]
 _SPREAD = 1.0
 """Standard deviation of the log of a step's mean wait: hosts stand still now and then."""
 _EULER = 0.5772156649015329
-_DELAY, _STRENGTH, _STEP = 3, 4, 5
+_DELAY, _STRENGTH, _STEP, _KERNEL = 3, 4, 5, 6
 """Names of draws, beside the environment's own."""
 FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
 """The kernel's program: least window, windows per round trip, actions that it makes up for."""
 _STATE = "waiting delay age episode strength least last late late_rtt"
-_KERNEL_STATE = " chosen silent srtt"
+_KERNEL_STATE = " in_kernel chosen silent srtt"
+_LINK = 1 << 40
 
 
 class Disturbance:
     """Delays the actions of N agents, and disturbs what they measure."""
 
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
-        """Take the agents' numbers ``[N]``, the same in one process or many, and what there is."""
+        """Take the agents' numbers ``[N]``, the same in one process or many, and what there is.
+
+        A number modulo 2**40 is the link's: all agents of a link are in the kernel, or none.
+        """
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
-        self._changing = _STATE + _KERNEL_STATE * config.kernel
+        self._changing = _STATE + _KERNEL_STATE * (config.kernel > 0)
         self._size = config.action_delay_steps + 1
-        self._patience = CATCH_UP if config.kernel else np.iinfo(np.int64).max
         self._waiting: NDArray[Any] = np.zeros((self._size, n))
         self._rows = np.arange(n)
         self._delay = np.zeros(n, np.int64)
@@ -65,7 +68,8 @@ class Disturbance:
         self._episode = np.zeros(n, np.int64)
         self._strength, self._least, self._last = np.zeros(n), np.zeros(n), np.zeros(n)
         self._late, self._late_rtt = np.zeros(n), np.zeros(n)
-        self._chosen = np.zeros((2, n))  # windows and rates; 0 before the first action
+        self.in_kernel = np.full(n, config.kernel >= 1)
+        self._chosen = np.zeros((2, n))  # in the kernel; 0 before the first action
         self._silent = np.zeros(n, np.int64)  # steps since an acknowledgement
         self._srtt = np.zeros(n)
         self._key = np.uint64(0)
@@ -79,6 +83,8 @@ class Disturbance:
         self._strength[which] = strength * self._jitter
         for values in (self._age, self._least, self._last, self._late, self._late_rtt):
             values[which] = 0
+        draws = uniform(key, self._indices[which] % _LINK, episodes, _KERNEL)
+        self.in_kernel[which] = draws < self._kernel
         self._silent[which] = self._srtt[which] = 0
         self._chosen[:, which] = 0
 
@@ -87,7 +93,8 @@ class Disturbance:
         self._waiting = self._waiting.astype(actions.dtype, copy=False)
         self._waiting[self._age % self._size, self._rows] = actions
         taken = self._waiting[(self._age - self._delay) % self._size, self._rows]
-        return taken, (self._age >= self._delay) & (self._silent < self._patience)
+        patient = ~self.in_kernel | (self._silent < CATCH_UP)
+        return taken, (self._age >= self._delay) & patient
 
     def chosen(self, cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return the windows and rates that actions have led to, of links that have these."""
@@ -101,12 +108,12 @@ class Disturbance:
         """
         if not self._kernel:
             return chosen
-        self._chosen = np.where(active, chosen, 0.0)
+        self._chosen = np.where(self.in_kernel & active, chosen, 0.0)
         cwnd, pacing = chosen
         whole = np.maximum(np.floor(cwnd), FLOOR)
         rate = np.where(self._srtt > 0, PACING * whole / np.maximum(self._srtt, 1e-6), 0.0)
         new = np.stack([whole, np.where(pacing > 0, pacing, rate)])
-        return np.where(self._silent > 0, held, new)
+        return np.where(self.in_kernel, np.where(self._silent > 0, held, new), chosen)
 
     def measured(self, stats: IntervalStats, active: Bools | bool = True) -> IntervalStats:
         """Return what the ``active`` ``[N]`` senders measure of a step, and count it."""
@@ -132,18 +139,21 @@ class Disturbance:
     def _acknowledged(self, stats: IntervalStats) -> IntervalStats:
         """Return what a policy in the kernel is told of the acknowledgements of pairs."""
         # The newer one of a pair did not wait for the other, and is the least of both.
-        alone, before = stats.acked == 1, np.where(self._last > 0, self._last, stats.rtt_last)
+        inside, before = self.in_kernel, np.where(self._last > 0, self._last, stats.rtt_last)
+        alone = inside & (stats.acked == 1)
         last = np.where(alone, before, stats.rtt_last)
         low = np.where(alone, before, stats.rtt_min)
-        seen = stats.acked > 0
+        high = np.where(inside & (stats.acked > 0), np.maximum(low, last), stats.rtt_max)
+        rtt_sum = np.where(inside, 0.5 * (low + last) * stats.acked, stats.rtt_sum)
+        cwnd, pacing = self.chosen(stats.cwnd, stats.pacing_rate)
         return replace(
             stats,
-            rtt_sum=0.5 * (low + last) * stats.acked,
-            rtt_min=np.where(seen, low, 0.0),
-            rtt_max=np.where(seen, np.maximum(low, last), 0.0),
+            rtt_sum=rtt_sum,
+            rtt_min=low,
+            rtt_max=high,
             rtt_last=last,
-            cwnd=self._chosen[0],
-            pacing_rate=self._chosen[1],
+            cwnd=cwnd,
+            pacing_rate=pacing,
         )
 
     def _jittered(self, stats: IntervalStats) -> IntervalStats:

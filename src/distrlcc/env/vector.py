@@ -242,20 +242,20 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         )
 
     def _start(self, which: NDArray[np.int64]) -> None:
+        rows = np.flatnonzero(np.isin(self._link, which))
+        link = self._link[rows]
+        if self.batch.disturbance is not None:
+            self.batch.disturbance.begin(rows, self._key, self._episodes[link])
         scenarios = self._scenarios(which, self._episodes[which])
         for n, scenario in zip(which, scenarios, strict=True):
             self.batch.load(int(n), scenario)
             self._ends[n] = min(scenario.duration_s, self.config.episode_s)
-        rows = np.flatnonzero(np.isin(self._link, which))
-        link = self._link[rows]
         if self.batch.preference.size:
             self.batch.preference[rows, 0] = (
                 uniform(self._key, self._indices[link], self._episodes[link], 2)
                 if self._preferences is None
                 else self._preferences[link]
             )
-        if self.batch.disturbance is not None:
-            self.batch.disturbance.begin(rows, self._key, self._episodes[link])
         self._episodes[which] += 1
         self._time[which] = 0.0
         self._sums[rows] = 0.0
