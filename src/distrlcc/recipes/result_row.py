@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
@@ -46,8 +46,6 @@ class ResultRow:
     """By suite and metric, one for each seed."""
     peers: dict[str, dict[str, dict[str, float]]]
     """Of schemes on the same links, by suite, scheme and metric."""
-    refined: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Scores of what is shipped, where that is no run's policy but was trained further."""
 
     def mean(self, suite: str, metric: str) -> float:
         """Return a score's mean over the runs."""
