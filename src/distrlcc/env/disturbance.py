@@ -46,7 +46,8 @@ FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
 """The kernel's program: least window, windows per round trip, actions that it makes up for."""
 _STATE = "waiting delay age episode strength least last late late_rtt"
 _KERNEL_STATE = " in_kernel chosen silent srtt"
-_LINK = 1 << 40
+PLACE = 1 << 40
+"""What lies between the numbers of a link's agents."""
 
 
 class Disturbance:
@@ -55,7 +56,8 @@ class Disturbance:
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
         """Take the agents' numbers ``[N]``, the same in one process or many, and what there is.
 
-        A number modulo 2**40 is the link's: all agents of a link are in the kernel, or none.
+        They are the link's and `PLACE` for each agent before: all of a link are in the kernel, or
+        none.
         """
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
@@ -68,7 +70,7 @@ class Disturbance:
         self._episode = np.zeros(n, np.int64)
         self._strength, self._least, self._last = np.zeros(n), np.zeros(n), np.zeros(n)
         self._late, self._late_rtt = np.zeros(n), np.zeros(n)
-        self.in_kernel = np.full(n, config.kernel >= 1)
+        self.in_kernel = np.zeros(n, bool)
         self._chosen = np.zeros((2, n))  # in the kernel; 0 before the first action
         self._silent = np.zeros(n, np.int64)  # steps since an acknowledgement
         self._srtt = np.zeros(n)
@@ -83,7 +85,7 @@ class Disturbance:
         self._strength[which] = strength * self._jitter
         for values in (self._age, self._least, self._last, self._late, self._late_rtt):
             values[which] = 0
-        draws = uniform(key, self._indices[which] % _LINK, episodes, _KERNEL)
+        draws = uniform(key, self._indices[which] % PLACE, episodes, _KERNEL)
         self.in_kernel[which] = draws < self._kernel
         self._silent[which] = self._srtt[which] = 0
         self._chosen[:, which] = 0

@@ -37,7 +37,7 @@ from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.disturbance import Disturbance
+from distrlcc.env.disturbance import PLACE, Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome, parts
 from distrlcc.errors import ConfigError, unknown_name
@@ -161,7 +161,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._preferences = preferences
         if self.config.disturbed:
             place = np.arange(num_envs) - self._first[self._link]
-            agents = self._indices[self._link] + (place << 40)
+            agents = self._indices[self._link] + PLACE * place
             self.batch.disturbance = Disturbance(agents, self.config)
         self._autoreset = autoreset
         self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")

@@ -101,6 +101,10 @@ def with_fall(link: Link, u: list[float]) -> Link:
     return replace(link, changes=(Change(3.0, rate_mbps=left),))
 
 
+_PER_100_MS = 8 * PACKET_BYTES / 1e5
+"""A packet in each 100 ms, Mbit/s: rates that are multiples of it have short periods."""
+
+
 def in_whole_ms(link: Link, u: list[float]) -> Link:
     """It serves in whole ms, as an emulator does; on half of the links ACKs come in pairs."""
     rate = _PER_100_MS * max(1, round((link.rate_mbps or 0.0) / _PER_100_MS))
@@ -110,9 +114,6 @@ def in_whole_ms(link: Link, u: list[float]) -> Link:
 def _as_it_is(link: Link, u: list[float]) -> Link:
     return link
 
-
-_PER_100_MS = 8 * PACKET_BYTES / 1e5
-"""A packet in each 100 ms, Mbit/s: rates that are multiples of it have short periods."""
 
 HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
     "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), _as_it_is),
