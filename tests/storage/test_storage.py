@@ -257,7 +257,9 @@ def test_what_fails_is_said_once_and_stored_later(
         with gone(store):
             wait_until(lambda: heard("not stored"), 10, "a failure")
         wait_until(lambda: heard("stored again"), 10, "its end")
-        assert len(news) == 2
+        # A push while the folder comes back may fail for another reason, which is said, too.
+        assert len(set(news)) == len(news) <= 3
+        assert all("not stored" in line for line in news[:-1])
     assert storage.holds_run()
     monkeypatch.setenv("DISTRLCC_LIMITS", "stop=0.5,retry=0.1")
     ending = stored(storage, run, resume=True)
