@@ -9,8 +9,9 @@ from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.net.link_config import load_scenario
 from distrlcc.plugins import portable
 from distrlcc.sim.families import HARD, SHARED, bdp_packets
+from distrlcc.sim.mixed import policed
 from distrlcc.sim.queues import parse_queue
-from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
     check_agents,
@@ -99,7 +100,9 @@ def test_hard_links_are_what_their_names_say() -> None:
     for link in links["whole-ms"]:
         trace = load_trace(link.trace or "")
         assert trace.period_ns <= 100_000_000
+        assert (trace.times_ns % 1_000_000 == 0).all()
         assert 4.9 <= trace.mean_mbps <= 100.1
+        assert link.trace == f"constant:{trace.mean_mbps:.5f}"
     assert 20 <= sum(link.delayed_acks for link in links["whole-ms"]) <= 44
     for name, each in links.items():
         assert not {s.link for s in SUITES[name].scenarios("validation")} & set(each)
@@ -193,6 +196,13 @@ def test_a_bad_scenario_is_one_clear_line(tmp_path: Path, link: str, more: str, 
         load_suite(str(path))
     assert says.lower() in str(caught.value).lower()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("extreme", [0.0, 1.0 - 1e-9])
+def test_policers_of_the_widest_links_are_within_what_a_link_may_have(extreme: float) -> None:
+    for rate, delay in ((0.2, 1.0), (1000.0, 1.0), (1000.0, 400.0)):
+        link = policed(Link(rate_mbps=rate, delay_ms=delay), [extreme, extreme])
+        assert 4 <= (link.policer_packets or 0) <= MAX_POLICER_PACKETS
 
 
 def test_the_world_has_the_shares_that_it_documents() -> None:

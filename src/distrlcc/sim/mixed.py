@@ -20,7 +20,7 @@ from distrlcc.sim.families import (
     with_jitter,
     with_silence,
 )
-from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Flow, Link, Scenario
 
 MOST_AGENTS = 16
 """Agents on a link of `world_link`; beside one or two, one more flow may be a rival's."""
@@ -50,7 +50,7 @@ def world_link(split: str, index: int) -> Scenario:
         elif u[9] < 0.225:
             link = with_fall(link, u[10:11])
         elif u[9] < 0.275:
-            link = _policed(link, u[21:23])
+            link = policed(link, u[21:23])
         scenario = Scenario("world", link)
     else:
         scenario = changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)
@@ -80,10 +80,11 @@ def _count(u: float, shares: tuple[tuple[float, int, int], ...]) -> int:
     return shares[-1][2]
 
 
-def _policed(link: Link, u: list[float]) -> Link:
-    """Behind a token bucket of 30-90% of the link's rate, which holds 0.5-4 BDP of it."""
+def policed(link: Link, u: list[float]) -> Link:
+    """Put it behind a token bucket of 30-90% of its rate, which holds 0.5-4 BDP of that."""
     rate = round((link.rate_mbps or 0.0) * between(u[0], 0.3, 0.9), 3)
-    packets = max(4, round(between(u[1], 0.5, 4.0) * bdp_packets(rate, 2 * link.delay_ms)))
+    burst = round(between(u[1], 0.5, 4.0) * bdp_packets(rate, 2 * link.delay_ms))
+    packets = min(max(burst, 4), MAX_POLICER_PACKETS)
     return replace(link, policer_mbps=rate, policer_packets=packets)
 
 
