@@ -141,7 +141,7 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
         "oracle",
     ),
     "preference": (EnvConfig(reward=RewardConfig(delay_weights=(0.05, 5.0))), "oracle"),
-    "demonstrated": (EnvConfig(episode_s=0.5), "cubic"),
+    "demonstrated": (EnvConfig(episode_s=0.5, kernel=0.5), "cubic"),
     "shared": (SHARED, "oracle"),
     "rooms, guarded and paced": (
         EnvConfig(

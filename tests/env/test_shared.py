@@ -194,26 +194,40 @@ def test_links_with_room_for_different_numbers_draw_scenarios_that_fill_it() -> 
 
 
 def test_whoever_joins_a_disturbed_link_begins_as_the_first_did() -> None:
-    env = LinkVectorEnv(16, replace(CONFIG, kernel=True, jitter_ms=2.0), seed=1)
+    config = replace(CONFIG, kernel=True, jitter_ms=2.0, action_delay_steps=3)
+    env = LinkVectorEnv(16, config, seed=1)
     env.reset()
-    batch, joined = env.batch, 0
+    batch, joined, before = env.batch, 0, np.zeros(16, bool)
     for _ in range(900):
         begun = ~batch.acted & batch.active
+        # What is chosen for those that are not there takes no effect, then or later.
         np.testing.assert_array_equal(batch.chosen()[0][~batch.active | begun], 10.0)
+        assert (batch.chosen()[0][before & batch.active] <= 10.0).all()
         joined += begun.sum()
-        env.step(np.full(16, 3))
+        before = begun
+        env.step(np.where(batch.active, 1, 3))
     assert joined > 3
 
 
 def test_a_share_of_the_links_has_agents_in_the_kernel() -> None:
-    env = LinkVectorEnv(160, replace(CONFIG, kernel=0.5), seed=1)
+    env = LinkVectorEnv(160, replace(CONFIG, kernel=0.5, jitter_ms=1.0), seed=1)
     env.reset()
     assert env.batch.disturbance is not None
     inside = env.batch.disturbance.in_kernel.reshape(-1, CONFIG.agents)
     assert (inside == inside[:, :1]).all()
     assert 0.25 < inside.mean() < 0.75
-    paired = env.batch.simulator.links[:, col.DELAYED_ACKS] == 1
-    np.testing.assert_array_equal(paired, inside[:, 0])
+    agents_of_a_link = env.batch.disturbance.state_dict()["strength"].reshape(inside.shape)
+    assert (np.ptp(agents_of_a_link, axis=1) > 0).all()
+    # Each episode draws anew.
+    for _ in range(2):
+        links, inside = env.batch.simulator.links, env.batch.disturbance.in_kernel[:: CONFIG.agents]
+        np.testing.assert_array_equal(links[:, col.DELAYED_ACKS] == 1, inside)
+        np.testing.assert_array_equal(links[:, col.TELLS_NEWEST] == 1, inside)
+        first = inside.copy()
+        env.step(np.full(160, 2))
+        for _ in range(round(100 * CONFIG.episode_s)):
+            env.step(np.full(160, 2))
+    assert 0.2 < (env.batch.disturbance.in_kernel[:: CONFIG.agents] != first).mean() < 0.8
 
 
 def test_rooms_that_no_scenario_fills_are_refused() -> None:

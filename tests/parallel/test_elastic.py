@@ -50,17 +50,18 @@ def _events(folder: Path) -> list[str]:
     return [event for row in _rows(folder) for event in row.get("events", [])]
 
 
-def _check_counters(folder: Path, leaders: int) -> None:
+def _check_counters(folder: Path) -> None:
     """Every update was counted once, with the samples of those that had a rollout.
 
     Where folders are not shared, a rank 0 that is frozen once it has written a row cannot say so:
-    the next one writes it, too.
+    the next one writes it, too. It has one successor here.
     """
     every = _rows(folder)
     found = list({row["update"]: row for row in every}.values())
-    assert len(every) < len(found) + leaders
+    assert len(every) <= len(found) + 1
     for row, other in pairwise(every):
-        assert row["update"] != other["update"] or row["steps"] == other["steps"]
+        if row["update"] == other["update"]:
+            assert all(row[name] == other[name] for name in ("steps", "ranks"))
     assert [row["update"] for row in found] == list(range(1, len(found) + 1))
     share = ENVS // 3 * ROWS
     for before, after in pairwise(found):
@@ -106,7 +107,7 @@ def test_three_hosts_survive_a_series_of_faults(
     for process, code in zip(processes, (143, 0, 0), strict=True):
         assert process.wait(60) == code, hosts.log(process)
     # --debug compared all weights after every update: that they end is that they are equal.
-    _check_counters(tmp_path, leaders=2)
+    _check_counters(tmp_path)
     last = _rows(tmp_path)[-1]
     assert last["ranks"] == 3.0
     assert load_policy(tmp_path / "out0" / "policy.safetensors").arrays

@@ -109,6 +109,15 @@ class AgentBatch(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
 
+    def _put(self, n: int, scenario: Scenario) -> Scenario:
+        """Put a scenario into the simulator, and return it as it is there."""
+        in_kernel = self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]
+        if in_kernel:
+            scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
+        self.simulator.load(n, scenario)
+        self.simulator.links[n, col.TELLS_NEWEST] = in_kernel
+        return scenario
+
     def retire(self, n: int) -> None:  # noqa: B027 - where time is real nothing is saved
         """Spend no more on link n, whose scenario is over, until the next `load`."""
 
@@ -280,9 +289,7 @@ class LinkBatch(AgentBatch):
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
-        if self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]:
-            scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
-        self.simulator.load(n, scenario)
+        scenario = self._put(n, scenario)
         count, first, room = len(scenario.flows), int(self.first[n]), int(self.rooms[n])
         control = self.simulator.control[n * self.n_flows :][:room]
         control[count:] = 0.0  # what an earlier scenario left
@@ -448,7 +455,7 @@ class DemonstrationBatch(LinkBatch):
         """Put a scenario at link n, at its time zero."""
         super().load(n, scenario)  # for an agent's first window and rate
         self._held[:, n] = [values[n] for values in super().held()]
-        self.simulator.load(n, with_scheme(scenario, self._scheme))
+        self._put(n, with_scheme(scenario, self._scheme))
 
     def held(self) -> tuple[Floats, Floats]:
         """Return what agents would hold: windows, packets, and pacing rates, packets/s."""

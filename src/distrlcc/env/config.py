@@ -59,7 +59,7 @@ class EnvConfig:
     """Actions take effect so many steps later, at most; each episode draws its own delay."""
     jitter_ms: float = 0.0
     """Greatest mean of the host's jitter in measured RTTs, ms; each episode draws its own."""
-    kernel: bool | float = False
+    kernel: bool | float = 0.0
     """Share of episodes whose agents see and act as in the kernel's TCP; see `Disturbance`."""
 
     def __post_init__(self) -> None:
@@ -87,6 +87,7 @@ class EnvConfig:
         check_fields(self, "action_delay_steps", 0, 100)
         check_fields(self, "jitter_ms", 0, 1000)
         check_fields(self, "kernel", 0, 1)
+        object.__setattr__(self, "kernel", float(self.kernel))  # true: all episodes
         check_fields(self, "agents", 1, MAX_AGENTS)
         if self.rooms and not 1 <= min(self.rooms) <= max(self.rooms) == self.agents:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """What a host does to a sender, for training: late actions, jittering RTTs, the kernel's TCP.
 
 Each episode draws its own strength, so that one policy meets quiet and busy hosts. Every draw is
-named by (seed, environment's global index, episode, step): one process and many see the same.
+named by (seed, link's and agent's numbers, episode, step): one process and many see the same.
 
 Jitter is the time that a packet or its acknowledgement waits for the host. It adds to round trips
 and never shortens one. A step's waits are taken as exponential with a mean of their own, which is
@@ -11,14 +11,16 @@ link, and so the reward, know nothing of it.
 
 The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
 
-- Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, as the batch
-  has it. TCP tells the RTT of the newest packet of each acknowledgement, and none of a single one.
+- Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, of all flows
+  of the link. TCP tells the RTT of the newest packet of each acknowledgement: `TELLS_NEWEST` of
+  `distrlcc.sim.layout`. The batch has both.
 - A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
   the window in force stays meanwhile.
 - That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
 
 Left out are application-limited steps, the guard, retransmissions, whole microseconds (too small
-to matter) and Indigo's averages, which stay those of single packets.
+to matter), that the smoothed RTT is of the older packet of each pair, and Indigo's averages, which
+stay those of single packets.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ class Disturbance:
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
         """Take the agents' numbers ``[N]``, the same in one process or many, and what there is.
 
-        They are the link's and `PLACE` for each agent before: all of a link are in the kernel, or
-        none.
+        An agent's is its link's and `PLACE` times its place there: all of a link are in the kernel,
+        or none.
         """
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
@@ -119,44 +121,20 @@ class Disturbance:
 
     def measured(self, stats: IntervalStats, active: Bools | bool = True) -> IntervalStats:
         """Return what the ``active`` ``[N]`` senders measure of a step, and count it."""
+        # In the kernel a policy observes the window that it chose.
         if self._kernel:
-            stats = self._acknowledged(stats)
+            cwnd, pacing = self.chosen(stats.cwnd, stats.pacing_rate)
+            stats = replace(stats, cwnd=cwnd, pacing_rate=pacing)
         if self._jitter:
             stats = self._jittered(stats)
-        self._age += 1
         seen = stats.acked > 0
+        self._age = np.where(active, self._age + 1, 0)
         self._silent = np.where(seen | np.logical_not(active), 0, self._silent + 1)
-        if not (self._kernel or self._jitter):
-            return stats
-        # The newest and the least sample, of those that were measured.
-        self._last = np.where(seen, stats.rtt_last, self._last)
-        fresh = seen & ((self._least == 0.0) | (stats.rtt_min < self._least))
-        self._least = np.where(fresh, stats.rtt_min, self._least)
         # Smoothed by an eighth for each acknowledgement (RFC 6298), of two packets.
         weight = np.where(self._srtt > 0, 1.0 - 0.875 ** (stats.acked / 2), 1.0)
         mean = stats.rtt_sum / np.maximum(stats.acked, 1)
         self._srtt += np.where(seen, weight * (mean - self._srtt), 0.0)
-        return replace(stats, rtt_last=self._last, min_rtt=self._least)
-
-    def _acknowledged(self, stats: IntervalStats) -> IntervalStats:
-        """Return what a policy in the kernel is told of the acknowledgements of pairs."""
-        # The newer one of a pair did not wait for the other, and is the least of both.
-        inside, before = self.in_kernel, np.where(self._last > 0, self._last, stats.rtt_last)
-        alone = inside & (stats.acked == 1)
-        last = np.where(alone, before, stats.rtt_last)
-        low = np.where(alone, before, stats.rtt_min)
-        high = np.where(inside & (stats.acked > 0), np.maximum(low, last), stats.rtt_max)
-        rtt_sum = np.where(inside, 0.5 * (low + last) * stats.acked, stats.rtt_sum)
-        cwnd, pacing = self.chosen(stats.cwnd, stats.pacing_rate)
-        return replace(
-            stats,
-            rtt_sum=rtt_sum,
-            rtt_min=low,
-            rtt_max=high,
-            rtt_last=last,
-            cwnd=cwnd,
-            pacing_rate=pacing,
-        )
+        return stats
 
     def _jittered(self, stats: IntervalStats) -> IntervalStats:
         # The step's mean wait, and the acknowledgements that it carries into the next step.
@@ -173,15 +151,21 @@ class Disturbance:
         low = np.where(carried, np.minimum(low, before), low)
         high = np.where(carried, np.maximum(stats.rtt_max, before), stats.rtt_max)
         self._late, self._late_rtt = late, late * rtt
-        samples = np.maximum(acked, 1.0)
+        samples = np.maximum(np.where(self.in_kernel, acked / 2, acked), 1.0)
         harmonic = np.maximum(np.log(samples) + _EULER + 0.5 / samples, 1.0)
+        low = np.where(seen, low + mean / samples, 0.0)
+        # The newest sample and the least ever, of those that were measured.
+        self._last = np.where(seen, stats.rtt_last + mean, self._last)
+        fresh = seen & ((self._least == 0.0) | (low < self._least))
+        self._least = np.where(fresh, low, self._least)
         return replace(
             stats,
             acked=acked,
             rtt_sum=np.where(seen, rtt_sum, 0.0),
-            rtt_min=np.where(seen, low + mean / samples, 0.0),
+            rtt_min=low,
             rtt_max=np.where(seen, high + mean * harmonic, 0.0),
-            rtt_last=stats.rtt_last + mean,
+            rtt_last=self._last,
+            min_rtt=self._least,
             inflight=stats.inflight + late,
             delay_ewma=stats.delay_ewma + np.where(seen, mean * 1e3, 0.0),
         )

@@ -188,6 +188,7 @@ def advance(
         row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
         queue_ring = link[col.QUEUE_RING_START]
         shapes_acks = link[col.SHAPES_ACKS] == 1
+        tells_newest = link[col.TELLS_NEWEST] == 1
         n_flows = link[col.FLOWS]
         live = False
         if aqm is not None:
@@ -538,9 +539,15 @@ def advance(
                     last_rtt = now - send_time
                     if min_rtt == 0 or last_rtt < min_rtt:
                         min_rtt = last_rtt
-                    rtt_min = min(rtt_min, last_rtt)
-                    rtt_max = max(rtt_max, last_rtt)
-                    rtt_sum += last_rtt
+                    rtt = last_rtt
+                    if tells_newest and head < tail:
+                        # The next packet's, if the same ACK is of it.
+                        newer = ring_start + (head & ring_mask)
+                        if ring[newer, col.R_ACK_TIME] == now:
+                            rtt = now - ring[newer, col.R_SEND_TIME]
+                    rtt_min = min(rtt_min, rtt)
+                    rtt_max = max(rtt_max, rtt)
+                    rtt_sum += rtt
                     step_lost += lost
                     if ewmas is not None:
                         delay = (last_rtt - min_rtt) * 1e-6
