@@ -91,10 +91,19 @@ def test_the_page_has_each_recipe_and_its_peers() -> None:
 
 def test_the_page_has_the_scorecards_gates_for_one() -> None:
     row = shipped_rows()["one"]
-    row.scores["random"]["power"] = (0.98, 0.9796)
+    row = replace(row, shipped=row.seeds[0], refined={})
+    row.scores["random"]["power"] = (0.98, *[0.9796] * (len(row.seeds) - 1))
     row.peers["flows"]["cubic"]["excess_loss"] = 0.5 * row.mean("flows", "excess_loss")
     lines = {cells[:2]: cells[2:] for cells in gates_table(row)}
-    assert lines["random", "power"] == ("≥ 0.980", "0.980", "no")
-    assert lines["flows", "excess loss (%)"][-1] == "yes"
+    assert lines["random", "power"] == ("≥ 0.980", "0.980", "**0.980**")
+    assert lines["flows", "excess loss (%)"][-2].startswith("**")
     assert lines["beside-cubic", "share (%)"][0] == "≥ 35.0 ≤ 65.0"
     assert len(lines) == len(GATES) - 1  # all but the satellite's
+
+
+def test_what_ships_may_have_been_trained_further() -> None:
+    row = replace(_row(), recipe="one", refined={"random": {"power": 0.99}})
+    assert gates_table(row) == [("random", "power", "≥ 0.980", "0.930", "**0.990**")]
+    page = results_page({"one": row})
+    assert "| one that was trained further |" in page
+    assert "| **one**, shipped | 0.990 |" in page

@@ -141,10 +141,10 @@ def run_policies(args: Namespace) -> int:
         table.add_column(head, justify="right" if right else "left", no_wrap=head == "policy")
     for name, path in shipped_policies().items():
         spec, size = load_policy(path).spec, path.stat().st_size
-        # Means of power by suite; shown is the first at the policy's own preference.
+        # Power by suite; shown is the first at the policy's own preference.
         row = rows.get(name)
         labels = [] if row is None else [k for k, found in row.scores.items() if "power" in found]
-        power = {label: row.mean(label, "power") for label in labels if row is not None}
+        power = {label: row.of_shipped(label, "power") for label in labels if row is not None}
         wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
         listed.append({"name": name, "file": str(path), "bytes": size, "power": power})

@@ -109,15 +109,6 @@ class AgentBatch(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a `state_dict` of a batch of the same size and configuration."""
 
-    def _put(self, n: int, scenario: Scenario) -> Scenario:
-        """Put a scenario into the simulator, and return it as it is there."""
-        in_kernel = self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]
-        if in_kernel:
-            scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
-        self.simulator.load(n, scenario)
-        self.simulator.links[n, col.TELLS_NEWEST] = in_kernel
-        return scenario
-
     def retire(self, n: int) -> None:  # noqa: B027 - where time is real nothing is saved
         """Spend no more on link n, whose scenario is over, until the next `load`."""
 
@@ -286,6 +277,15 @@ class LinkBatch(AgentBatch):
         self._changing = "previous preference mean_rate base_rtt searched wait"
         if self._joining:
             self._changing += " rates is_agent active acted"
+
+    def _put(self, n: int, scenario: Scenario) -> Scenario:
+        """Put a scenario into the simulator, and return it as it is there."""
+        in_kernel = self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]
+        if in_kernel:
+            scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
+        self.simulator.load(n, scenario)
+        self.simulator.links[n, col.TELLS_NEWEST] = in_kernel
+        return scenario
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""

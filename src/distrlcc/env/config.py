@@ -146,7 +146,7 @@ class EnvConfig:
 
     def undisturbed(self) -> EnvConfig:
         """Return the same without that, as held-out links are scored."""
-        return replace(self, action_delay_steps=0, jitter_ms=0.0, kernel=False)
+        return replace(self, action_delay_steps=0, jitter_ms=0.0, kernel=0.0)
 
     @property
     def weights(self) -> tuple[float, ...]:

@@ -13,14 +13,15 @@ The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and 
 
 - Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, of all flows
   of the link. TCP tells the RTT of the newest packet of each acknowledgement: `TELLS_NEWEST` of
-  `distrlcc.sim.layout`. The batch has both.
+  `distrlcc.sim.layout`, by which a packet tells the next one's where both are acknowledged at
+  once. The batch has both.
 - A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
   the window in force stays meanwhile.
 - That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
 
 Left out are application-limited steps, the guard, retransmissions, whole microseconds (too small
-to matter), that the smoothed RTT is of the older packet of each pair, and Indigo's averages, which
-stay those of single packets.
+to matter), samples that Linux marks as delayed (of packets that are not full), that the smoothed
+RTT is of the older packet of each pair, and Indigo's averages, which stay those of single packets.
 """
 
 from __future__ import annotations
@@ -126,17 +127,18 @@ class Disturbance:
             cwnd, pacing = self.chosen(stats.cwnd, stats.pacing_rate)
             stats = replace(stats, cwnd=cwnd, pacing_rate=pacing)
         if self._jitter:
-            stats = self._jittered(stats)
+            stats = self._jittered(stats, active)
         seen = stats.acked > 0
         self._age = np.where(active, self._age + 1, 0)
         self._silent = np.where(seen | np.logical_not(active), 0, self._silent + 1)
-        # Smoothed by an eighth for each acknowledgement (RFC 6298), of two packets.
-        weight = np.where(self._srtt > 0, 1.0 - 0.875 ** (stats.acked / 2), 1.0)
-        mean = stats.rtt_sum / np.maximum(stats.acked, 1)
-        self._srtt += np.where(seen, weight * (mean - self._srtt), 0.0)
+        if self._kernel:
+            # Smoothed by an eighth for each acknowledgement (RFC 6298), of two packets.
+            weight = np.where(self._srtt > 0, 1.0 - 0.875 ** (stats.acked / 2), 1.0)
+            mean = stats.rtt_sum / np.maximum(stats.acked, 1)
+            self._srtt += np.where(seen, weight * (mean - self._srtt), 0.0)
         return stats
 
-    def _jittered(self, stats: IntervalStats) -> IntervalStats:
+    def _jittered(self, stats: IntervalStats, active: Bools | bool) -> IntervalStats:
         # The step's mean wait, and the acknowledgements that it carries into the next step.
         z = normal(self._key, self._indices, self._episode, _STEP, self._age)
         mean = self._strength * np.exp(_SPREAD * z - 0.5 * _SPREAD**2)
@@ -150,7 +152,8 @@ class Disturbance:
         low = np.where(stats.acked > 0, stats.rtt_min, np.inf)
         low = np.where(carried, np.minimum(low, before), low)
         high = np.where(carried, np.maximum(stats.rtt_max, before), stats.rtt_max)
-        self._late, self._late_rtt = late, late * rtt
+        self._late = np.where(active, late, 0.0)
+        self._late_rtt = self._late * rtt
         samples = np.maximum(np.where(self.in_kernel, acked / 2, acked), 1.0)
         harmonic = np.maximum(np.log(samples) + _EULER + 0.5 / samples, 1.0)
         low = np.where(seen, low + mean / samples, 0.0)

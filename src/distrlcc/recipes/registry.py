@@ -94,7 +94,7 @@ def one() -> RunConfig:
             guard=0.05,
         ),
         network=NetworkConfig(kind="mingru", hidden=(64, 64), post_hidden=128),
-        held_out=HeldOutConfig(every=400, seconds=16.0, average_steps=8_000_000),
+        held_out=HeldOutConfig(every=400, seconds=16.0, keep="newest", average_steps=8_000_000),
         ppo=PPOConfig(
             gamma=0.99,
             lambda_=0.97,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
@@ -41,11 +41,19 @@ class ResultRow:
     seeds: tuple[int, ...]
     cpu_minutes: tuple[float, ...]
     shipped: int
-    """The seed whose policy is shipped: the one with the best score on validation links."""
+    """The seed with the best score on validation links: its policy ships, if none is `refined`."""
     scores: dict[str, dict[str, tuple[float, ...]]]
     """By suite and metric, one for each seed."""
     peers: dict[str, dict[str, dict[str, float]]]
     """Of schemes on the same links, by suite, scheme and metric."""
+    refined: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Scores of what is shipped, where that is no run's policy but was trained further."""
+
+    def of_shipped(self, suite: str, metric: str) -> float:
+        """Return a score of the policy that is shipped."""
+        if self.refined:
+            return self.refined[suite][metric]
+        return self.scores[suite][metric][self.seeds.index(self.shipped)]
 
     def mean(self, suite: str, metric: str) -> float:
         """Return a score's mean over the runs."""

@@ -32,15 +32,19 @@ def results_page(rows: Rows) -> str:
 
 
 def gates_table(row: ResultRow) -> list[tuple[str, ...]]:
-    """Return the cells of the scorecard's gates, as a row's means over its runs stand to them."""
+    """Return the cells of the scorecard's gates, a row's means over its runs, and what ships.
+
+    What passes is bold.
+    """
     table: list[tuple[str, ...]] = []
     for (label, key), gate in GATES.items():
         if label in row.scores:
-            of, mean = known_metric(key, row.scores[label]), row.mean(label, key)
+            of = known_metric(key, row.scores[label])
             beside = {name: scores[key] for name, scores in row.peers[label].items()}
             low, high = gate.bounds(beside)
-            passed = "yes" if low <= mean <= high else "no"
-            table.append((label, of.title, gate.text(of, beside), of.text(mean), passed))
+            values = row.mean(label, key), row.of_shipped(label, key)
+            cells = (f"**{of.text(v)}**" if low <= v <= high else of.text(v) for v in values)
+            table.append((label, of.title, gate.text(of, beside), *cells))
     return table
 
 
@@ -49,7 +53,8 @@ def _recipe(name: str, row: ResultRow) -> tuple[str, ...]:
     minutes = ", ".join(f"{m:.1f}" for m in row.cpu_minutes)
     steps, seeds = f"{row.steps / 1e6:.1f} M", ", ".join(map(str, row.seeds))
     command = f"`distrlcc reproduce {name}`"
-    return f"[{name}](recipes/{page}.md)", command, steps, minutes, seeds, f"seed {row.shipped}"
+    shipped = "one that was trained further" if row.refined else f"seed {row.shipped}"
+    return f"[{name}](recipes/{page}.md)", command, steps, minutes, seeds, shipped
 
 
 def _parts(label: str) -> tuple[str, str]:
@@ -73,6 +78,10 @@ def _suite(suite: str, rows: Rows) -> tuple[list[Metric], list[list[str]]]:
             [(row.mean(label, key), row.half_width(label, key)) for key in keys],
         )
         for row, label in chosen
+    ] + [
+        (f"**{row.recipe}**, shipped", [(row.of_shipped(label, key), math.nan) for key in keys])
+        for row, label in chosen
+        if row.refined
     ]
     peers = {name: it for row, label in chosen for name, it in row.peers.get(label, {}).items()}
     schemes = [(name, [(scores[key], math.nan) for key in keys]) for name, scores in peers.items()]

@@ -15,6 +15,8 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
 - A link may shape ACKs. A receiver that delays them holds that of a packet until its next packet
   comes, whose ACK is that of both, or for 40 ms; not of one after a gap. An ACK then waits for a
   share of the jitter that is a hash of the newest packet's name, and for the next tick.
+- With `TELLS_NEWEST`, which the judge does not have, a packet adds the RTT of the next one to its
+  step's sums where both are acknowledged at one time: a sender that has a sample for each ACK.
 - Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
 - A live link's queue may mark packets of flows that take marks (ECN); the packet's ACK says so.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
@@ -541,7 +543,7 @@ def advance(
                         min_rtt = last_rtt
                     rtt = last_rtt
                     if tells_newest and head < tail:
-                        # The next packet's, if the same ACK is of it.
+                        # The next packet's, if it is acknowledged at the same time.
                         newer = ring_start + (head & ring_mask)
                         if ring[newer, col.R_ACK_TIME] == now:
                             rtt = now - ring[newer, col.R_SEND_TIME]
