@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from distrlcc.errors import ConfigError, PolicyFileError
 from distrlcc.evaluation.scores import METRICS
 from distrlcc.library import Callbacks, evaluate, load_policy, make_env, make_vec, report, simulate
 from distrlcc.library import train as train_recipe
+from distrlcc.policy import policy_file
 
 TINY: dict[str, Any] = {
     "num_envs": 4,
@@ -71,7 +73,7 @@ def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
     assert not other.exists()
 
 
-def test_a_policy_acts_on_the_links_that_it_was_made_for() -> None:
+def test_a_policy_acts_on_the_links_that_it_was_made_for(tmp_path: Path) -> None:
     policy = load_policy("one")
     env = make_vec(3, policy, suites=("slow",), seed=1)
     observation, _ = env.reset()
@@ -84,7 +86,11 @@ def test_a_policy_acts_on_the_links_that_it_was_made_for() -> None:
     with pytest.raises(ValueError, match="expected"):
         policy.act(observation[:, 1:])
     # Who has just begun has no past, and forgetting it before the first action changes nothing.
-    fresh = load_policy("one")
+    file = replace(
+        policy_file.load_policy(policy_file.find_policy("one")), acting="argmax"
+    )  # draws nothing
+    policy_file.save_policy(tmp_path / "likeliest.safetensors", file)
+    fresh = load_policy(tmp_path / "likeliest.safetensors")
     fresh.reset(np.ones(3, bool))
     first = fresh.act(observation)
     fresh.act(observation)

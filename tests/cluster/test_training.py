@@ -274,6 +274,7 @@ class Run(Command):
         return self.process.wait(30.0)
 
 
+@pytest.mark.long
 def test_actors_and_their_trainer_are_started_again(cluster: Any, tmp_path: Path) -> None:
     told = shlex.split("distrlcc --topology actor-learner --workers 2 --restarts 1 --set")
     with Run(cluster, tmp_path, *told, *SMALL, ENDLESS, "actors.segments_per_update=2") as run:

@@ -193,6 +193,7 @@ def test_a_leader_that_is_killed_and_its_successor_are_in_the_record(tmp_path: P
     _is_whole(out)
 
 
+@pytest.mark.long
 @pytest.mark.net
 def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
     make_hosts: Callable[[int], Any], tmp_path: Path
