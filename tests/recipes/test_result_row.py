@@ -105,5 +105,5 @@ def test_what_ships_may_have_been_trained_further() -> None:
     row = replace(_row(), recipe="one", refined={"random": {"power": 0.99}})
     assert gates_table(row) == [("random", "power", "≥ 0.980", "0.930", "**0.990**")]
     page = results_page({"one": row})
-    assert "| one that was trained further |" in page
+    assert "| another, trained for longer |" in page
     assert "| **one**, shipped | 0.990 |" in page

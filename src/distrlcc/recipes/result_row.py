@@ -47,7 +47,7 @@ class ResultRow:
     peers: dict[str, dict[str, dict[str, float]]]
     """Of schemes on the same links, by suite, scheme and metric."""
     refined: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Scores of what is shipped, where that is no run's policy but was trained further."""
+    """Scores of what is shipped, where that is no run's policy but was trained for longer."""
 
     def of_shipped(self, suite: str, metric: str) -> float:
         """Return a score of the policy that is shipped."""

@@ -53,7 +53,7 @@ def _recipe(name: str, row: ResultRow) -> tuple[str, ...]:
     minutes = ", ".join(f"{m:.1f}" for m in row.cpu_minutes)
     steps, seeds = f"{row.steps / 1e6:.1f} M", ", ".join(map(str, row.seeds))
     command = f"`distrlcc reproduce {name}`"
-    shipped = "one that was trained further" if row.refined else f"seed {row.shipped}"
+    shipped = "another, trained for longer" if row.refined else f"seed {row.shipped}"
     return f"[{name}](recipes/{page}.md)", command, steps, minutes, seeds, shipped
 
 
