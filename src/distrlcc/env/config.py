@@ -59,6 +59,8 @@ class EnvConfig:
     """Actions take effect so many steps later, at most; each episode draws its own delay."""
     jitter_ms: float = 0.0
     """Greatest mean of the host's jitter in measured RTTs, ms; each episode draws its own."""
+    cuts_per_s: float = 0.0
+    """How often an agent's window is cut at random, to an eighth of it or more, 1/s in the mean."""
     kernel: bool | float = 0.0
     """Share of episodes whose agents see and act as in the kernel's TCP; see `Disturbance`."""
 
@@ -86,6 +88,7 @@ class EnvConfig:
         check_fields(self, "episode_s", 0.05, 1e5)
         check_fields(self, "action_delay_steps", 0, 100)
         check_fields(self, "jitter_ms", 0, 1000)
+        check_fields(self, "cuts_per_s", 0, 100)
         check_fields(self, "kernel", 0, 1)
         object.__setattr__(self, "kernel", float(self.kernel))  # true: all episodes
         check_fields(self, "agents", 1, MAX_AGENTS)
@@ -130,8 +133,8 @@ class EnvConfig:
             )
         if self.disturbed:
             raise ConfigError(
-                f"{world} has its own jitter and delays: leave action_delay_steps, jitter_ms and "
-                "kernel out"
+                f"{world} has its own jitter and delays: leave action_delay_steps, jitter_ms, "
+                "cuts_per_s and kernel out"
             )
 
     @property
@@ -142,11 +145,11 @@ class EnvConfig:
     @property
     def disturbed(self) -> bool:
         """Whether anything stands between the agents and their links."""
-        return self.action_delay_steps > 0 or self.jitter_ms > 0 or self.kernel > 0
+        return bool(self.action_delay_steps or self.jitter_ms or self.cuts_per_s or self.kernel)
 
     def undisturbed(self) -> EnvConfig:
         """Return the same without that, as held-out links are scored."""
-        return replace(self, action_delay_steps=0, jitter_ms=0.0, kernel=0.0)
+        return replace(self, action_delay_steps=0, jitter_ms=0.0, cuts_per_s=0.0, kernel=0.0)
 
     @property
     def weights(self) -> tuple[float, ...]:

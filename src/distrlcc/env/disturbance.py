@@ -1,4 +1,4 @@
-"""What a host does to a sender, for training: late actions, jittering RTTs, the kernel's TCP.
+"""What a host does to a sender, for training: late actions, jitter, cut windows, the kernel's TCP.
 
 Each episode draws its own strength, so that one policy meets quiet and busy hosts. Every draw is
 named by (seed, link's and agent's numbers, episode, step): one process and many see the same.
@@ -8,6 +8,10 @@ and never shortens one. A step's waits are taken as exponential with a mean of t
 log-normal around the episode's: of ``m`` samples the least waits for ``mean / m``, the greatest for
 ``mean * H(m)``. Acknowledgements that wait beyond the step's end are counted in the next step. The
 link, and so the reward, know nothing of it.
+
+Cuts multiply a window or rate with a part drawn from 1/8 to 1, log-uniformly, at random times, as a
+timeout or the guard does. Few links show an agent a window that is far too small, from which a
+policy must grow back: one that never met it may stay there.
 
 The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
 
@@ -32,6 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.state import MIN_CWND
 from distrlcc.env.config import EnvConfig
 from distrlcc.seeding import normal, uniform
 from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
@@ -43,11 +48,13 @@ Bools = NDArray[np.bool_]
 _SPREAD = 1.0
 """Standard deviation of the log of a step's mean wait: hosts stand still now and then."""
 _EULER = 0.5772156649015329
-_DELAY, _STRENGTH, _STEP, _KERNEL = 3, 4, 5, 6
+_DELAY, _STRENGTH, _STEP, _KERNEL, _WHEN, _PART = 3, 4, 5, 6, 7, 8
 """Names of draws, beside the environment's own."""
 FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
 """The kernel's program: least window, windows per round trip, actions that it makes up for."""
-_STATE = "waiting delay age episode strength least last late late_rtt"
+MOST_CUT = 8.0
+"""A window that is cut is divided by this at most."""
+_STATE = "waiting delay age episode strength least last late late_rtt left"
 _KERNEL_STATE = " in_kernel chosen silent srtt"
 PLACE = 1 << 40
 """What lies between the numbers of a link's agents."""
@@ -64,6 +71,7 @@ class Disturbance:
         """
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
+        self._cuts = config.cuts_per_s
         self._changing = _STATE + _KERNEL_STATE * (config.kernel > 0)
         self._size = config.action_delay_steps + 1
         self._waiting: NDArray[Any] = np.zeros((self._size, n))
@@ -73,6 +81,7 @@ class Disturbance:
         self._episode = np.zeros(n, np.int64)
         self._strength, self._least, self._last = np.zeros(n), np.zeros(n), np.zeros(n)
         self._late, self._late_rtt = np.zeros(n), np.zeros(n)
+        self._left = np.ones(n)  # of a window that was cut in the newest step
         self.in_kernel = np.zeros(n, bool)
         self._chosen = np.zeros((2, n))  # in the kernel; 0 before the first action
         self._silent = np.zeros(n, np.int64)  # steps since an acknowledgement
@@ -88,6 +97,7 @@ class Disturbance:
         self._strength[which] = strength * self._jitter
         for values in (self._age, self._least, self._last, self._late, self._late_rtt):
             values[which] = 0
+        self._left[which] = 1
         draws = uniform(key, self._indices[which] % PLACE, episodes, _KERNEL)
         self.in_kernel[which] = draws < self._kernel
         self._silent[which] = self._srtt[which] = 0
@@ -102,15 +112,17 @@ class Disturbance:
         return taken, (self._age >= self._delay) & patient
 
     def chosen(self, cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
-        """Return the windows and rates that actions have led to, of links that have these."""
-        begun = self._chosen.any(axis=0)
-        return np.where(begun, self._chosen[0], cwnd), np.where(begun, self._chosen[1], pacing)
+        """Return the windows and rates to be changed next, of links that have these."""
+        begun, left = self._chosen.any(axis=0), self._left
+        cwnd, pacing = np.where(begun, self._chosen, (cwnd, pacing))
+        return np.maximum(left * cwnd, np.minimum(cwnd, MIN_CWND)), left * pacing
 
     def in_force(self, chosen: Floats, held: Floats, active: Bools | bool = True) -> Floats:
         """Take chosen windows and rates ``[2, N]``; return those that links are to have.
 
         Agents that are not ``active`` ``[N]`` have chosen nothing.
         """
+        self._left = np.ones(len(self._left))
         if not self._kernel:
             return chosen
         self._chosen = np.where(self.in_kernel & active, chosen, 0.0)
@@ -122,8 +134,13 @@ class Disturbance:
 
     def measured(self, stats: IntervalStats, active: Bools | bool = True) -> IntervalStats:
         """Return what the ``active`` ``[N]`` senders measure of a step, and count it."""
+        if self._cuts:
+            names = self._key, self._indices, self._episode
+            cut = active & (uniform(*names, _WHEN, self._age) < self._cuts * stats.duration)
+            part = MOST_CUT ** -uniform(*names, _PART, self._age)
+            self._left = np.where(cut, part, 1.0)
         # In the kernel a policy observes the window that it chose.
-        if self._kernel:
+        if self._kernel or self._cuts:
             cwnd, pacing = self.chosen(stats.cwnd, stats.pacing_rate)
             stats = replace(stats, cwnd=cwnd, pacing_rate=pacing)
         if self._jitter:
