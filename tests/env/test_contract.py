@@ -135,7 +135,10 @@ SHARED = EnvConfig(
 )
 WORLDS: dict[str, tuple[EnvConfig, str]] = {
     "alone": (EnvConfig(("random", "cellular", "dynamic"), (1, 1, 1), episode_s=0.3), "oracle"),
-    "disturbed": (EnvConfig(action_delay_steps=3, jitter_ms=4.0, episode_s=0.6), "oracle"),
+    "disturbed": (
+        EnvConfig(action_delay_steps=3, jitter_ms=4.0, cuts_per_s=50.0, episode_s=0.6),
+        "oracle",
+    ),
     "kernel": (
         EnvConfig(("random", "cellular"), kernel=True, cuts_per_s=3.0, episode_s=0.6),
         "oracle",
@@ -204,6 +207,7 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"jitter_ms": -1.0}, "jitter_ms"),
     (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
     (EnvConfig, {"cuts_per_s": -1.0}, "cuts_per_s"),
+    (EnvConfig, {"cuts_per_s": 0.1, "action": "rate"}, "cuts_per_s are for actions that set win"),
     (EnvConfig, {"cuts_per_s": 0.1, "world": "emulated"}, "own"),
     (EnvConfig, {"kernel": True, "world": "emulated"}, "leave .* kernel out"),
     (EnvConfig, {"kernel": 1.5}, "kernel"),

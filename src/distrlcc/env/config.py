@@ -60,7 +60,8 @@ class EnvConfig:
     jitter_ms: float = 0.0
     """Greatest mean of the host's jitter in measured RTTs, ms; each episode draws its own."""
     cuts_per_s: float = 0.0
-    """How often an agent's window is cut at random, to an eighth of it or more, 1/s in the mean."""
+    """How often an agent's window is cut at random, to an eighth of it or more, 1/s in the mean; at
+    most once a step."""
     kernel: bool | float = 0.0
     """Share of episodes whose agents see and act as in the kernel's TCP; see `Disturbance`."""
 
@@ -100,10 +101,11 @@ class EnvConfig:
         check_fields(self, "pacing", 0, 16)
         check_fields(self, "guard", 0, 1)
         # What does not go together.
-        if (self.pacing or self.guard) and ACTIONS[self.action].least_rate:
+        windowed = self.pacing or self.guard or self.cuts_per_s
+        if windowed and ACTIONS[self.action].least_rate:
             raise ConfigError(
-                f"action {self.action} sets rates: pacing and guard are for actions that set "
-                "windows; leave them out"
+                f"action {self.action} sets rates: pacing, guard and cuts_per_s are for actions "
+                "that set windows; leave them out"
             )
         if self.reward.guard_weight and not self.guard:
             raise ConfigError(
@@ -133,7 +135,7 @@ class EnvConfig:
             )
         if self.disturbed:
             raise ConfigError(
-                f"{world} has its own jitter and delays: leave action_delay_steps, jitter_ms, "
+                f"{world} has its own delays and losses: leave action_delay_steps, jitter_ms, "
                 "cuts_per_s and kernel out"
             )
 

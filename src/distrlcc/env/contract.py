@@ -32,7 +32,10 @@ def every_case() -> list[tuple[str, EnvConfig]]:
         ),
         *rewards,
         ("every suite, intervals of RTTs", EnvConfig(suites=suites, interval_rtts=0.5)),
-        ("late actions, jitter", EnvConfig(action_delay_steps=3, jitter_ms=3.0)),
+        (
+            "late actions, jitter, cuts",
+            EnvConfig(action_delay_steps=3, jitter_ms=3.0, cuts_per_s=3.0),
+        ),
         ("the kernel's habits", EnvConfig(kernel=True)),
         ("preferences", EnvConfig(reward=prices)),
     ]

@@ -1,7 +1,8 @@
-"""What a host does to a sender, for training: late actions, jitter, cut windows, the kernel's TCP.
+"""What stands between sender and link in training: late actions, jitter, cuts, the kernel's TCP.
 
-Each episode draws its own strength, so that one policy meets quiet and busy hosts. Every draw is
-named by (seed, link's and agent's numbers, episode, step): one process and many see the same.
+Each episode draws its own delay and jitter, so that one policy meets quiet and busy hosts. Every
+draw is named by (seed, link's and agent's numbers, episode, step): one process and many see the
+same.
 
 Jitter is the time that a packet or its acknowledgement waits for the host. It adds to round trips
 and never shortens one. A step's waits are taken as exponential with a mean of their own, which is
@@ -9,9 +10,9 @@ log-normal around the episode's: of ``m`` samples the least waits for ``mean / m
 ``mean * H(m)``. Acknowledgements that wait beyond the step's end are counted in the next step. The
 link, and so the reward, know nothing of it.
 
-Cuts multiply a window or rate with a part drawn from 1/8 to 1, log-uniformly, at random times, as a
-timeout or the guard does. Few links show an agent a window that is far too small, from which a
-policy must grow back: one that never met it may stay there.
+Cuts multiply a window with a part drawn from 1/8 to 1, log-uniformly, at random times, as losses
+can leave it. Links show an agent a window that is far too small only at the start: a policy that
+meets one later may stay there.
 
 The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
 
@@ -54,14 +55,14 @@ FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
 """The kernel's program: least window, windows per round trip, actions that it makes up for."""
 MOST_CUT = 8.0
 """A window that is cut is divided by this at most."""
-_STATE = "waiting delay age episode strength least last late late_rtt left"
-_KERNEL_STATE = " in_kernel chosen silent srtt"
+_STATE = "waiting delay age episode strength least last late late_rtt"
+_CUT_STATE, _KERNEL_STATE = " left", " in_kernel chosen silent srtt"
 PLACE = 1 << 40
 """What lies between the numbers of a link's agents."""
 
 
 class Disturbance:
-    """Delays the actions of N agents, and disturbs what they measure."""
+    """Delays N agents' actions, cuts their windows, and disturbs what they measure."""
 
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
         """Take the agents' numbers ``[N]``, the same in one process or many, and what there is.
@@ -72,7 +73,7 @@ class Disturbance:
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
         self._cuts = config.cuts_per_s
-        self._changing = _STATE + _KERNEL_STATE * (config.kernel > 0)
+        self._changing = _STATE + _CUT_STATE * (self._cuts > 0) + _KERNEL_STATE * (self._kernel > 0)
         self._size = config.action_delay_steps + 1
         self._waiting: NDArray[Any] = np.zeros((self._size, n))
         self._rows = np.arange(n)
@@ -113,16 +114,14 @@ class Disturbance:
 
     def chosen(self, cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return the windows and rates to be changed next, of links that have these."""
-        begun, left = self._chosen.any(axis=0), self._left
-        cwnd, pacing = np.where(begun, self._chosen, (cwnd, pacing))
-        return np.maximum(left * cwnd, np.minimum(cwnd, MIN_CWND)), left * pacing
+        cwnd, pacing = np.where(self._chosen.any(axis=0), self._chosen, (cwnd, pacing))
+        return np.maximum(self._left * cwnd, np.minimum(cwnd, MIN_CWND)), pacing
 
     def in_force(self, chosen: Floats, held: Floats, active: Bools | bool = True) -> Floats:
         """Take chosen windows and rates ``[2, N]``; return those that links are to have.
 
         Agents that are not ``active`` ``[N]`` have chosen nothing.
         """
-        self._left = np.ones(len(self._left))
         if not self._kernel:
             return chosen
         self._chosen = np.where(self.in_kernel & active, chosen, 0.0)

@@ -142,7 +142,7 @@ def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> 
         shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
         raise CheckpointError(
             f"checkpoint {path} is from another config (checkpoint's value != this run's): "
-            f"{shown}; put these back in config.toml"
+            f"{shown}; put these back in config.toml, or use the distrlcc that wrote it"
         )
 
 
