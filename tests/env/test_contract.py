@@ -140,7 +140,13 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
         "oracle",
     ),
     "kernel": (
-        EnvConfig(("random", "cellular"), kernel=True, cuts_per_s=3.0, episode_s=0.6),
+        EnvConfig(
+            suites=("random", "cellular"),
+            kernel=True,
+            jitter_ms=1.0,
+            cuts_per_s=3.0,
+            episode_s=0.6,
+        ),
         "oracle",
     ),
     "preference": (EnvConfig(reward=RewardConfig(delay_weights=(0.05, 5.0))), "oracle"),

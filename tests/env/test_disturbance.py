@@ -187,8 +187,8 @@ def test_a_cut_window_is_held_from_the_next_step_or_acknowledgement_on(kernel: f
 
 def test_held_out_links_are_not_disturbed() -> None:
     few = replace(recipe("quickstart"), held_out=HeldOutConfig(links=3, seconds=0.3))
-    noisy = replace(few, env=replace(few.env, action_delay_steps=2, cuts_per_s=9.0, kernel=True))
-    noisy = replace(noisy, env=replace(noisy.env, jitter_ms=3.0))
+    env = replace(few.env, action_delay_steps=2, jitter_ms=3.0, cuts_per_s=9.0, kernel=True)
+    noisy = replace(few, env=env)
     spec = PolicySpec("scale-free", 20, "multiplicative", "discrete", 6)
     weights = PPO(PPOConfig(), spec).weights()
     assert HeldOut(noisy, spec).score(weights) == HeldOut(few, spec).score(weights)
