@@ -147,6 +147,6 @@ def test_a_link_that_is_silent_at_first_gets_one_window() -> None:
 
 
 def test_rates_are_neither_guarded_nor_paced() -> None:
-    for name in ("guard", "pacing"):
-        with pytest.raises(ConfigError, match="action rate sets rates: pacing and guard"):
+    for name in ("guard", "pacing", "cuts_per_s"):
+        with pytest.raises(ConfigError, match="action rate sets rates: pacing, guard and cuts"):
             EnvConfig(action="rate", **{name: 1.0})  # type: ignore[arg-type]

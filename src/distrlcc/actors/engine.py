@@ -99,6 +99,7 @@ class InProcessEngine:
         self.dropped: list[Worker] = []
         self._threads: dict[Worker, ThreadPoolExecutor] = {}
         self._frozen: set[Worker] = set()
+        self._reasons: dict[Worker, str] = {}
         self._changes = Changes()
         self._lock = threading.RLock()
         self._lives = 0
@@ -116,7 +117,7 @@ class InProcessEngine:
     def leave(self, worker: Worker, reason: str = "was told to go") -> None:
         """Let a worker die: its calls fail from now on."""
         with self._lock:
-            self._changes.left[worker] = reason
+            self._changes.left[worker] = self._reasons[worker] = reason
             self._end(worker)
 
     def freeze(self, worker: Worker) -> None:
@@ -160,13 +161,16 @@ class InProcessEngine:
         def run() -> Any:
             failed, value = answer(work)
             if failed:
-                raise ActorError(value) if worker in self._threads else WorkerGoneError("gone")
+                raise ActorError(value) if worker in self._threads else gone()
             return value
+
+        def gone() -> WorkerGoneError:
+            return WorkerGoneError(self._reasons.get(worker, "gone"))
 
         promise: Future[Any] = Future()
         if worker not in self._frozen:
             try:
                 return self._threads[worker].submit(run)
             except (KeyError, RuntimeError):  # it has left, just now perhaps
-                promise.set_exception(WorkerGoneError("gone"))
+                promise.set_exception(gone())
         return promise
