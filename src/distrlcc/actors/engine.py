@@ -158,14 +158,14 @@ class InProcessEngine:
             held.stop()
 
     def _run(self, worker: Worker, work: Callable[[], Any]) -> Future[Any]:
+        def gone() -> WorkerGoneError:
+            return WorkerGoneError(self._reasons.get(worker, "gone"))
+
         def run() -> Any:
             failed, value = answer(work)
             if failed:
                 raise ActorError(value) if worker in self._threads else gone()
             return value
-
-        def gone() -> WorkerGoneError:
-            return WorkerGoneError(self._reasons.get(worker, "gone"))
 
         promise: Future[Any] = Future()
         if worker not in self._frozen:
