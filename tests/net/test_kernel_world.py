@@ -154,13 +154,15 @@ def test_the_window_follows_and_the_statistics_are_the_links(links: WorldProcess
     assert abs(_sum(whole, "sent") - _used(whole)) < 31 * (1 + left_out)
     assert abs(_sum(whole, "acked") - _used(whole)) < 0.1 * _used(whole) + 31 * (1 + left_out)
     assert _sum(whole, "lost") == whole[-1].truth.hidden_losses[0] == 0 or left_out
-    # 10 packets in a round trip of 21 ms are half of the link, less on a busy machine; 30 wait for
-    # one another.
+    # 10 packets in a round trip of 21 ms are half of the link; 30 wait for one another. Tenths of a
+    # second in which the machine was busy carry less.
     windows = (max(r.stats.inflight[0] for r in part[-30:]) for part in (small, large))
     assert list(windows) == [10, 30]
-    for results, least, most in ((small[20:], 0.2, 0.51), (large[20:], 0.4, 1.001)):
-        capacity = float(np.sum([result.truth.capacity for result in results]))
-        assert least < _used(results) / capacity < most
+    for results, least, most in ((small[20:], 0.3, 0.51), (large[20:], 0.5, 1.001)):
+        parts = np.array([(r.truth.used, r.truth.capacity) for r in results]).reshape(5, 10, 2)
+        used, capacity = parts.sum(axis=1).T
+        assert used.sum() < most * capacity.sum()
+        assert np.median(used / capacity) > least
         assert 0.02 < results[-1].stats.min_rtt[0] < 0.035
     trips = [r.stats.rtt_sum[0] / r.stats.acked[0] for r in large[20:] if r.stats.acked[0]]
     assert 0.028 < np.median(trips) < 0.06
