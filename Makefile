@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 PIP := $(BIN)/python -m pip install --quiet --no-compile
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt \
+	--build-constraints constraints.txt
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
@@ -30,7 +32,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	elif ! $(HAS_GPU) >/dev/null 2>&1 && $(HAS_CPU_BUILDS) >/dev/null 2>&1 \
 		&& $(PIP) --no-deps --index-url $(CPU_BUILDS) torch; then :; \
 	else echo "torch: what pip finds (make TORCH=... takes another)"; $(PIP) --no-deps torch; fi
-	$(PIP) --editable '.[dev]'
+	@$(PIP) uv && $(UV) --editable '.[dev]' || { echo "uv installs nothing here: pip, slower"; $(PIP) --editable '.[dev]'; }
 	@touch $@
 
 demo: venv
@@ -66,7 +68,11 @@ PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
 # Many tests wait rather than compute: three at a time keep two cores busy. The longest files begin
 # first: add --store-durations to write anew which these are.
+# First one process compiles for numba and writes what Python compiles, which all others would do
+# anew side by side.
 unit:
+	@$(BIN)/distrlcc check sim --scenarios 1 && $(BIN)/distrlcc check env
+	@$(PYTEST) --collect-only tests > /dev/null
 	$(PYTEST) tests -n 3 --dist loadfile --no-loadscope-reorder
 
 # What does not fit into `make test`: other paths to what the suite shows once.

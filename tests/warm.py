@@ -46,6 +46,7 @@ _SLAVE, _RECURSIVE, _DETACH = 1 << 19, 1 << 14, 2
 _SOURCE = str(Path(__file__).parents[1] / "src")
 _NETNS = ("ip", "netns", "exec")
 _LAUNCHER = str(Path(__file__).with_name("parallel") / "group_targets.py")
+_HOOKS = ("sitecustomize.py", "usercustomize.py", "distrlcc")
 _SPECIAL = ("preexec_fn", "executable", "shell", "pass_fds")
 _MODULES = (
     "distrlcc.cli.train",
@@ -119,7 +120,10 @@ def install() -> None:
             namespace, words = words[3], words[4:]
         environment = dict(os.environ if given["env"] is None else given["env"])
         # Another path may hold other sources, or a hook of the interpreter.
-        same = environment.get("PYTHONPATH", "") in {"", _SOURCE, os.environ.get("PYTHONPATH", "")}
+        known = {"", _SOURCE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        added = [path for path in paths if path not in known]
+        same = not any(Path(path, name).exists() for path in added for name in _HOOKS)
         program = words[1] if words[1:2] == [_LAUNCHER] else ""
         fits = words[0] == sys.executable and (program or words[1:3] == ["-m", "distrlcc"])
         if not (fits and same) or any(map(given.get, _SPECIAL)):
@@ -132,6 +136,7 @@ def install() -> None:
             "words": words[2 if program else 3 :],
             "cwd": os.fspath(given["cwd"] or os.getcwd()),
             "environment": environment,
+            "path": added,
             "namespace": namespace,
             "session": bool(given.get("start_new_session", given.get("unused_start_new_session"))),
         }
@@ -201,6 +206,7 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environment"])
+    sys.path[:0] = order.get("path", [])
     if order.get("namespace"):
         _enter(order["namespace"])
     random.seed()

@@ -65,6 +65,7 @@ def test_scaling_and_a_slow_process(tmp_path: Path) -> None:
     assert low <= gain <= high
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.net
 def test_an_exchange_between_hosts() -> None:

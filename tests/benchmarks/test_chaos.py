@@ -124,6 +124,7 @@ def _play(tmp_path: Path, words: str) -> list[dict[str, Any]]:
     return outcomes
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.net
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:

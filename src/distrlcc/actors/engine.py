@@ -39,7 +39,7 @@ class Changes:
 
 
 class WorkerGoneError(Exception):
-    """The worker cannot be reached any more."""
+    """The worker cannot be reached any more; its engine's next `Changes` say why."""
 
 
 class ActorError(Exception):
@@ -99,7 +99,6 @@ class InProcessEngine:
         self.dropped: list[Worker] = []
         self._threads: dict[Worker, ThreadPoolExecutor] = {}
         self._frozen: set[Worker] = set()
-        self._reasons: dict[Worker, str] = {}
         self._changes = Changes()
         self._lock = threading.RLock()
         self._lives = 0
@@ -117,7 +116,7 @@ class InProcessEngine:
     def leave(self, worker: Worker, reason: str = "was told to go") -> None:
         """Let a worker die: its calls fail from now on."""
         with self._lock:
-            self._changes.left[worker] = self._reasons[worker] = reason
+            self._changes.left[worker] = reason
             self._end(worker)
 
     def freeze(self, worker: Worker) -> None:
@@ -158,13 +157,10 @@ class InProcessEngine:
             held.stop()
 
     def _run(self, worker: Worker, work: Callable[[], Any]) -> Future[Any]:
-        def gone() -> WorkerGoneError:
-            return WorkerGoneError(self._reasons.get(worker, "gone"))
-
         def run() -> Any:
             failed, value = answer(work)
             if failed:
-                raise ActorError(value) if worker in self._threads else gone()
+                raise ActorError(value) if worker in self._threads else WorkerGoneError("gone")
             return value
 
         promise: Future[Any] = Future()
@@ -172,5 +168,5 @@ class InProcessEngine:
             try:
                 return self._threads[worker].submit(run)
             except (KeyError, RuntimeError):  # it has left, just now perhaps
-                promise.set_exception(gone())
+                promise.set_exception(WorkerGoneError("gone"))
         return promise

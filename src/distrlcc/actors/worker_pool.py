@@ -217,8 +217,8 @@ class WorkerPool:
         # Drop a worker whose call failed.
         try:
             result = future.result()
-        except WorkerGoneError as error:
-            self._drop(worker, str(error))
+        except WorkerGoneError:
+            self._receive_changes()  # they say why
             return
         except Exception as error:
             self._drop(worker, f"failed: {error}")
