@@ -104,6 +104,9 @@ def test_hard_links_are_what_their_names_say() -> None:
         assert 4.9 <= trace.mean_mbps <= 100.1
         assert link.trace == f"constant:{trace.mean_mbps:.5f}"
     assert 20 <= sum(link.delayed_acks for link in links["whole-ms"]) <= 44
+    lossy = links["lossy"]
+    assert all(0.001 <= link.loss <= 0.02 and 0.3 <= link.ack_jitter_ms <= 3 for link in lossy)
+    assert 20 <= sum(link.trace is not None for link in lossy) <= 44
     for name, each in links.items():
         assert not {s.link for s in SUITES[name].scenarios("validation")} & set(each)
 

@@ -86,6 +86,7 @@ _ABOUT = {
         "jitter": "ACKs jitter by up to 1-6 ms, and some come in bunches",
         "silent": "nothing leaves in the first 0.3-2 s",
         "falls": "after 3 s the rate falls to a quarter to a tenth",
+        "lossy": "0.1-2% are lost at random while ACKs jitter, half served in whole ms",
         "world": "all of this mixed, with up to sixteen agents and rivals",
         "flows": "4, 16 or 32 agents",
         "genet": "Genet's widest ranges of links",

@@ -111,6 +111,13 @@ def in_whole_ms(link: Link, u: list[float]) -> Link:
     return replace(link, rate_mbps=None, trace=f"constant:{rate:.5f}", delayed_acks=u[0] < 0.5)
 
 
+def with_losses(link: Link, u: list[float]) -> Link:
+    """0.1 to 2% are lost at random, ACKs jitter by up to 0.3 to 3 ms; half serve in whole ms."""
+    link = in_whole_ms(link, u[1:]) if u[2] < 0.5 else link
+    jitter = round(between(u[1], 0.3, 3.0), 3)
+    return replace(link, loss=round(between(u[0], 0.001, 0.02), 6), ack_jitter_ms=jitter)
+
+
 def _as_it_is(link: Link, u: list[float]) -> Link:
     return link
 
@@ -123,6 +130,7 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
     "silent": (Wide(), with_silence),
     "falls": (Wide(), with_fall),
     "whole-ms": (Wide(), in_whole_ms),
+    "lossy": (Wide(), with_losses),
 }
 """Suites of what is hard for a policy that has not met it."""
 
