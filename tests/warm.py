@@ -46,7 +46,7 @@ _SLAVE, _RECURSIVE, _DETACH = 1 << 19, 1 << 14, 2
 _SOURCE = str(Path(__file__).parents[1] / "src")
 _NETNS = ("ip", "netns", "exec")
 _LAUNCHER = str(Path(__file__).with_name("parallel") / "group_targets.py")
-_HOOKS = ("sitecustomize.py", "usercustomize.py", "distrlcc")
+_COLD = ("sitecustomize.py", "usercustomize.py", "distrlcc")
 _SPECIAL = ("preexec_fn", "executable", "shell", "pass_fds")
 _MODULES = (
     "distrlcc.cli.train",
@@ -109,7 +109,7 @@ _server = functools.cache(WarmServer)
 def install() -> None:
     """Let `subprocess.Popen` and multiprocessing start warm what can be started so."""
     cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
-    signature = inspect.signature(cold)
+    signature, usual = inspect.signature(cold), os.environ.get("PYTHONPATH", "")
 
     def execute(self: Any, *args: Any) -> None:
         given = signature.bind(self, *args).arguments
@@ -120,10 +120,10 @@ def install() -> None:
             namespace, words = words[3], words[4:]
         environment = dict(os.environ if given["env"] is None else given["env"])
         # Another path may hold other sources, or a hook of the interpreter.
-        known = {"", _SOURCE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+        known = {"", _SOURCE, *usual.split(os.pathsep)}
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         added = [path for path in paths if path not in known]
-        same = not any(Path(path, name).exists() for path in added for name in _HOOKS)
+        same = not any(Path(path, name).exists() for path in added for name in _COLD)
         program = words[1] if words[1:2] == [_LAUNCHER] else ""
         fits = words[0] == sys.executable and (program or words[1:3] == ["-m", "distrlcc"])
         if not (fits and same) or any(map(given.get, _SPECIAL)):

@@ -107,6 +107,8 @@ def test_hard_links_are_what_their_names_say() -> None:
     lossy = links["lossy"]
     assert all(0.001 <= link.loss <= 0.02 and 0.3 <= link.ack_jitter_ms <= 3 for link in lossy)
     assert 20 <= sum(link.trace is not None for link in lossy) <= 44
+    paired = [link.ack_jitter_ms for link in lossy if link.delayed_acks]
+    assert min(paired) < 0.9 < max(paired)
     for name, each in links.items():
         assert not {s.link for s in SUITES[name].scenarios("validation")} & set(each)
 

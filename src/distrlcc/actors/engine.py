@@ -39,7 +39,7 @@ class Changes:
 
 
 class WorkerGoneError(Exception):
-    """The worker cannot be reached any more; its engine's next `Changes` say why."""
+    """The worker cannot be reached any more; its engine's `Changes` say why."""
 
 
 class ActorError(Exception):

@@ -217,8 +217,9 @@ class WorkerPool:
         # Drop a worker whose call failed.
         try:
             result = future.result()
-        except WorkerGoneError:
-            self._receive_changes()  # they say why
+        except WorkerGoneError as error:
+            self._receive_changes()  # they say why, as a rule
+            self._drop(worker, str(error))
             return
         except Exception as error:
             self._drop(worker, f"failed: {error}")

@@ -113,7 +113,7 @@ def in_whole_ms(link: Link, u: list[float]) -> Link:
 
 def with_losses(link: Link, u: list[float]) -> Link:
     """0.1 to 2% are lost at random, ACKs jitter by up to 0.3 to 3 ms; half serve in whole ms."""
-    link = in_whole_ms(link, u[1:]) if u[2] < 0.5 else link
+    link = in_whole_ms(link, u[3:]) if u[2] < 0.5 else link
     jitter = round(between(u[1], 0.3, 3.0), 3)
     return replace(link, loss=round(between(u[0], 0.001, 0.02), 6), ack_jitter_ms=jitter)
 
@@ -138,7 +138,7 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
 def hard_link(name: str, split: str, index: int) -> Scenario:
     """Return a link of one of the suites `HARD`."""
     wide, change = HARD[name]
-    u = draws(name, split, index, 6)
+    u = draws(name, split, index, 7)
     return Scenario(f"{name}/{split}/{index}", change(wide.link(u), u[3:]), seed=index)
 
 

@@ -1,6 +1,6 @@
 """The links behind the suite ``world``, on which a policy for every link is trained, and ``flows``.
 
-Everything that the other suites have is mixed here.
+Nearly all that the other suites have is mixed here.
 """
 
 from __future__ import annotations
