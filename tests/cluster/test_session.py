@@ -71,7 +71,7 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
             assert {where for where, _ in found} == {"127.0.0.1"}
         finally:
             process.kill()
-    wait_until(lambda: not marked(f"{name}={value}"), 5.0, "the end of all its processes")
+    wait_until(lambda: not marked(f"{name}={value}"), 20.0, "the end of all its processes")
 
 
 @pytest.mark.slow
@@ -91,6 +91,6 @@ def test_a_run_ends_with_its_ray(part: str, tmp_path: Path) -> None:
         told = [line for line in command.said if line.startswith("distrlcc: error: ")]
         assert len(told) == 1
         assert f"Ray is gone: its {part} on this machine died; go on from" in told[0]
-        wait_until(lambda: not any(each.alive() for each in processes), 5.0, "the end of all")
+        wait_until(lambda: not any(each.alive() for each in processes), 20.0, "the end of all")
     finally:
         command.process.kill()

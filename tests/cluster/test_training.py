@@ -159,8 +159,8 @@ def test_workers_answer_die_and_come_back(cluster: Any) -> None:
         assert engine.call(again, "add", 1).result(10.0) == 1
 
         engine.drop(second)  # given up for silence, say: its process ends
-        wait_until(lambda: not Path(f"/proc/{second.process}").exists(), 10.0, "its end")
-    wait_until(lambda: not _members(cluster, "Host"), 10.0, "all workers' end")
+        wait_until(lambda: not Path(f"/proc/{second.process}").exists(), 30.0, "its end")
+    wait_until(lambda: not _members(cluster, "Host"), 30.0, "all workers' end")
 
 
 @pytest.mark.long
@@ -296,7 +296,7 @@ def test_actors_and_their_trainer_are_started_again(cluster: Any, tmp_path: Path
         assert run.end(signal.SIGINT) == 130
         line = run.text.partition("stopped; saved. Go on with: distrlcc ")[2].splitlines()[0]
         assert line.startswith("train --engine ray --topology actor-learner --address ")
-        wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+        wait_until(lambda: not _members(cluster), 30.0, "the end of all")
         done = rows(run.out)[-1]
         more = f"total_steps={int(done['steps']) + 640}"
         words = ["-m", "distrlcc", *shlex.split(line), "--no-tensorboard", "--set", more]
@@ -350,7 +350,7 @@ def test_ranks_are_started_again_and_stay_equal(cluster: Any, tmp_path: Path) ->
         behind = run.update()
         run.until(lambda: run.update() > behind + 20, 30.0, "equal weights")
         assert run.end(signal.SIGTERM) == 128 + signal.SIGTERM
-        wait_until(lambda: not _members(cluster), 10.0, "the end of all")
+        wait_until(lambda: not _members(cluster), 30.0, "the end of all")
         assert "held-out links: " in run.text
 
 

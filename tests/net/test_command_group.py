@@ -44,7 +44,7 @@ def _staying(path: Path) -> str:
 
 def _see_it_end(path: Path) -> None:
     pid = int(path.read_text())
-    wait_until(lambda: find_process(pid) is None, 10.0, "the command's end")
+    wait_until(lambda: find_process(pid) is None, 30.0, "the command's end")
 
 
 def test_each_begins_at_its_start_time_although_one_is_late_to_be_ready(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_the_links_end_with_their_owner() -> None:
     owner.kill()
     owner.wait(10)
     owner.stdout.close()
-    wait_until(lambda: find_process(pid) is None, 10.0, "the links' end")
+    wait_until(lambda: find_process(pid) is None, 30.0, "the links' end")
 
 
 def test_links_whose_process_is_gone_say_so() -> None:

@@ -88,7 +88,7 @@ def test_only_a_port_that_a_living_member_registered_is_reached(machines: Any) -
         held.sendall(b"x")
         assert held.recv(1) == b"x"
         there.close()  # as when its process ends
-        wait_until(lambda: not _echoes(port, b"x"), 5.0, "it is not reached any more")
+        wait_until(lambda: not _echoes(port, b"x"), 20.0, "it is not reached any more")
         held.sendall(b"goes on")
         assert held.recv(7) == b"goes on"
     with pytest.raises(ConnectionRefusedError):
@@ -116,37 +116,39 @@ def test_another_token_and_another_server_are_one_line(machines: Any) -> None:
 def test_who_does_not_know_the_token_holds_nothing_up(
     machines: Any, sources: range, most: int
 ) -> None:
-    own = _sockets(machines.process)
-    held, over = strangers.send("127.0.0.3", machines.port), threading.Event()
-    counts = list[int]()
+    own, over, counts = _sockets(machines.process), threading.Event(), list[int]()
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        held = [stack.enter_context(each) for each in strangers.send("127.0.0.3", machines.port)]
 
-    def flood() -> None:
-        """Connect without end, also from the address of a member's machine where there are many."""
-        for source in cycle(sources):
-            if over.is_set():
-                break
-            address = ("127.0.0.3", machines.port)
-            held.append(socket.create_connection(address, 10.0, (f"127.0.0.{source}", 0)))
-            counts.append(_sockets(machines.process))
+        def flood() -> None:
+            """Connect without end, where there are many sources also from a member's address."""
+            for source in cycle(sources):
+                if over.is_set():
+                    break
+                came = socket.create_connection(
+                    ("127.0.0.3", machines.port), 10.0, (f"127.0.0.{source}", 0)
+                )
+                held.append(stack.enter_context(came))
+                if len(held) % 8 == 0:
+                    counts.append(_sockets(machines.process))
 
-    with ThreadPoolExecutor() as threads:
         flooding = threads.submit(flood)
         try:
-            wait_until(lambda: len(held) > 600, 10.0, "there are many connections")
+            wait_until(lambda: len(held) > 600, 60.0, "there are many connections")
             begin = time.monotonic()
             assert _echoes(machines.gates[0].way(machines.there, "echo"), b"meanwhile")
-            assert time.monotonic() - begin < 2.0
+            assert time.monotonic() - begin < 5.0
         finally:
             over.set()
         flooding.result()
-    for connection in held:  # each is closed without a byte but an alert or a greeting of TLS's
-        connection.settimeout(10.0)
-        said = b""
-        with connection, suppress(ConnectionError):
-            while data := connection.recv(1 << 16):
-                said += data
-        assert said[:1] in (b"", b"\x15", b"\x16"), said
-    assert time.monotonic() - begin < 15.0
+        for connection in held:  # each is closed without a byte but an alert or a greeting of TLS's
+            connection.settimeout(10.0)
+            said = b""
+            with suppress(ConnectionError):
+                while data := connection.recv(1 << 16):
+                    said += data
+            assert said[:1] in (b"", b"\x15", b"\x16"), said
+        assert time.monotonic() - begin < 30.0
     # Half of them were held at least; of all 601 that came some dropped ones may not be closed yet.
     assert most // 2 < max(counts) - own < most + 200
 
@@ -190,7 +192,7 @@ def test_the_tunnel_ends_with_its_opener_and_its_end_is_noticed() -> None:
         time.sleep(0.2)
         assert process.alive()
         process.signal(signal.SIGKILL)
-        wait_until(lambda: bool(tunnel.ended), 5.0, "its end is seen")
+        wait_until(lambda: bool(tunnel.ended), 20.0, "its end is seen")
     with pytest.raises(GroupError, match="this machine's tunnel does not answer"):
         Gate(tunnel.name)
     tunnel.close()

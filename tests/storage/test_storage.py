@@ -255,8 +255,8 @@ def test_what_fails_is_said_once_and_stored_later(
         keeper = StorageKeeper(storage, run)
         stack.callback(keeper.close)
         with gone(store):
-            wait_until(lambda: heard("not stored"), 10, "a failure")
-        wait_until(lambda: heard("stored again"), 10, "its end")
+            wait_until(lambda: heard("not stored"), 30, "a failure")
+        wait_until(lambda: heard("stored again"), 30, "its end")
         # A push while the folder comes back may fail for another reason, which is said, too.
         assert len(set(news)) == len(news) <= 3
         assert all("not stored" in line for line in news[:-1])
