@@ -36,7 +36,7 @@ def recovery_times(contender: Contender, scenarios: list[Scenario]) -> FloatArra
         times.append(np.where(now > before, now / NANOSECONDS, math.inf))
         inflight.append(batch.stats().inflight.copy())
     ends, held = np.array(times), np.array(inflight)
-    found = [_of_link(s, ends[:, n], held[:, n]) for n, s in enumerate(scenarios)]
+    found = [recoveries(s, ends[:, n], held[:, n]) for n, s in enumerate(scenarios)]
     return np.concatenate(found or [np.zeros(0)])
 
 
@@ -44,12 +44,24 @@ def recovery_scores(contender: Contender, scenarios: list[Scenario]) -> dict[str
     """Return the lower median of the times, RTTs, and the share within `GOAL_RTTS`."""
     times = recovery_times(contender, scenarios)
     return {
-        "recovery_rtts": float(np.sort(times)[(len(times) - 1) // 2]),
+        "recovery_rtts": lower_median(times),
         "recovered": float((times <= GOAL_RTTS).mean()),
     }
 
 
-def _of_link(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> FloatArray:
+def lower_median(times: FloatArray) -> float:
+    """Return the lower of the two medians, as some times are infinite."""
+    return float(np.sort(times)[(len(times) - 1) // 2])
+
+
+def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> FloatArray:
+    """Return how long a flow took after each change, RTTs, of its steps' ends and flights.
+
+    Args:
+        scenario: Its link, of a constant rate that changes.
+        ends: When each step ends, s.
+        inflight: Packets in flight then.
+    """
     rate, delay = scenario.link.rate_mbps, scenario.link.delay_ms
     assert rate is not None, "a trace has no BDP to come back to"
     found = []
