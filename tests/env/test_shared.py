@@ -230,6 +230,16 @@ def test_a_share_of_the_links_has_agents_in_the_kernel() -> None:
     assert 0.2 < (env.batch.disturbance.in_kernel[:: CONFIG.agents] != first).mean() < 0.8
 
 
+def test_rooms_are_filled_however_seldom_their_links_are() -> None:
+    weights = (0.97, 0.03)  # one in 800 links has 9 to 16 agents
+    few = replace(ROOMS, suites=("random", "world"), suite_weights=weights, agents=16, rooms=(16,))
+    env = LinkVectorEnv(16 * 8, few)
+    env.reset(seed=1)
+    assert (env.batch.active.reshape(8, 16).sum(axis=1) > 0).all()
+    agents = [scenario_by_id(name).flows for name in env.link_names()]
+    assert min(sum(f.scheme == "agent" for f in flows) for flows in agents) > 8
+
+
 def test_rooms_that_no_scenario_fills_are_refused() -> None:
     config = replace(ROOMS, suites=("random",))
     with pytest.raises(ConfigError, match=r"random have no links of 2 to 2 agents; leave out"):

@@ -53,7 +53,7 @@ BOUND = 1000.0
 Array = NDArray[Any]
 
 _STATE = "episodes ends time sums"
-_MOST_DRAWS = 1000
+_MOST_DRAWS = 10_000
 
 
 @njit
