@@ -112,6 +112,15 @@ def test_real_packets(tmp_path: Path) -> None:
         assert world["flows_per_core"] > 0
 
 
+def test_who_hears_late_of_a_fall_does_worse(tmp_path: Path) -> None:
+    found = _measured(tmp_path, "late falls --links 4")
+    powers = [found[late]["power"] for late in ("0", "0.5", "1", "2")]
+    assert powers == sorted(powers, reverse=True)
+    assert powers[0] > 0.98
+    assert powers[0] - powers[2] > 0.01
+    assert found["1"]["recovery_rtts"] > 1.0 + found["0"]["recovery_rtts"]
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_both_ways_to_tune_train_as_much(tmp_path: Path) -> None:
@@ -147,6 +156,8 @@ def test_a_cluster_of_hosts(tmp_path: Path) -> None:
         ("tune --out b --seeds 1,1", "expected different whole numbers"),
         ("net --rates x", "expected different numbers from 0.1"),
         ("engines --engines rpc", "unknown engine 'rpc'"),
+        ("late cellular", "expected links of given rates with one flow"),
+        ("late --split train", "invalid choice: 'train'"),
         ("habits --out plot.gif", "expected a .png or .svg"),
     ],
 )
