@@ -36,6 +36,11 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("distrlcc 0.")
 
 
+def test_one_is_the_policy_where_none_is_named() -> None:
+    assert find("send")[0].parse_args(["host:4000"]).sender == "one"
+    assert find("kernel_load")[0].parse_args([]).policy == "one"
+
+
 def test_recovery_writes_its_figures() -> None:
     assert main(["recovery", "--against", "oracle,cubic", "--links", "2", "--json", "r.json"]) == 0
     found = json.loads(Path("r.json").read_text())

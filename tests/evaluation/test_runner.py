@@ -269,3 +269,13 @@ def test_a_policers_rate_is_what_its_link_can_carry() -> None:
     # Shared links have the same capacity.
     (run,) = run_shared(contender_from_scheme("cubic"), [alone])
     assert run.capacity.sum() * 1504 * 8e-6 / 20.0 == pytest.approx(10.0, rel=0.06)
+
+
+def test_the_guard_acts_on_a_policy_that_floods_and_not_on_one() -> None:
+    policy = make_policy(action="fine", guard=0.05)
+    policy.arrays["policy_head.bias"][8] = 1e6  # it doubles the window in each step
+    link = Link(rate_mbps=12.0, delay_ms=20.0, queue_packets=10)
+    floods, _ = evaluate(policy_contender(policy), [Scenario("link", link, duration_s=20.0)])
+    assert floods.figures["guarded"].item() > 0.5
+    ours, _ = evaluate(contender_from_file("one", set()), load_suite("random").scenarios("test", 8))
+    assert ours.figures["guarded"].max() < 0.01

@@ -210,6 +210,11 @@ def test_policers_of_the_widest_links_are_within_what_a_link_may_have(extreme: f
         assert 4 <= (link.policer_packets or 0) <= MAX_POLICER_PACKETS
 
 
+def _falls(link: Link) -> bool:
+    rates = [change.rate_mbps for change in link.changes]
+    return len(rates) == 1 and 0 < (rates[0] or 0) < 0.5 * (link.rate_mbps or 0)
+
+
 def test_the_world_has_the_shares_that_it_documents() -> None:
     scenarios = [SUITES["world"].scenario("train", index) for index in range(2000)]
     agents = [sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios]
@@ -231,6 +236,8 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
         "traces": (np.mean([s.link.trace is not None for s in alone]), 0.25),
         "changes": (np.mean(changing), 0.3),
         "silent": (np.mean([s.link.rate_mbps == 0 for s in alone]), 0.045),
+        "falls": (np.mean([_falls(s.link) for s in alone]), 0.056),
+        "random loss": (np.mean([s.link.loss > 0 for s in scenarios if not s.link.trace]), 0.2),
     }
     rivals, _ = shares.pop("rivals")
     assert rivals / sum(few) == pytest.approx(0.25, abs=0.04)

@@ -31,6 +31,9 @@ EWMAS = ("delay_ewma", "delivery_rate_ewma", "send_rate_ewma")
 TOLERANCE = 1e-9
 """Relative: compiled sums may be contracted."""
 
+DEEPER = 50
+"""Times which the queues and windows of some scenarios are those of the others."""
+
 _SCHEMES = ("fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle")
 
 
@@ -61,6 +64,9 @@ def random_script(seed: int, number: int) -> Script:
         steps.append(10_000_000 if even else int(rng.integers(1_000, 60_000_000)))
     shape = (len(steps), len(flows))
     windows = np.round(np.exp(rng.uniform(0.0, np.log(150.0), shape)), 0 if even else 2)
+    # An eighth have deep queues, and windows that fill them.
+    if number % 8 == 7:
+        link, windows = _deepened(link), windows * DEEPER
     rates = np.exp(rng.uniform(np.log(20.0), np.log(3000.0), shape))
     if even:
         rates = 1000.0 / rng.integers(1, 20, shape)
@@ -70,6 +76,15 @@ def random_script(seed: int, number: int) -> Script:
     )
     scenario = _with_marks(rng, scenario)
     return Script(scenario, steps, windows.tolist(), np.where(paced, rates, 0.0).tolist())
+
+
+def _deepened(link: Link) -> Link:
+    packets, size = link.queue_packets, link.queue_bytes
+    return replace(
+        link,
+        queue_packets=None if packets is None else packets * DEEPER,
+        queue_bytes=None if size is None else size * DEEPER,
+    )
 
 
 def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:
