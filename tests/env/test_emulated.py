@@ -110,6 +110,18 @@ def test_what_is_seen_agrees_with_the_simulator(tmp_path: Path) -> None:
     assert 0.95 < ratio[1] < 2.5
 
 
+def test_a_round_trip_without_a_queue_has_what_shaped_acks_add(tmp_path: Path) -> None:
+    link = Link(rate_mbps=12.032, delay_ms=20.0, queue_packets=200, ack_tick_ms=20.0)
+    path = tmp_path / "link.toml"
+    path.write_text(to_toml(Scenario("bunched", link, duration_s=5.0)))
+    env = LinkVectorEnv(1, EnvConfig(suites=(str(path),), world="emulated"), seed=0)
+    env.reset()
+    for _ in range(5):
+        env.step(np.array([KEEP]))
+    assert env.batch.view().base_rtt[0] == pytest.approx(0.041 + 0.02, abs=0.002)
+    env.close()
+
+
 @pytest.mark.parametrize("action", ["indigo", "rate"])
 def test_every_kind_of_action_reaches_the_packets(action: str) -> None:
     config = EnvConfig(suites=("indigo/3",), action=action, episode_s=5.0, world="emulated")

@@ -1,6 +1,7 @@
 """Rewards by hand, and what a preference does."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from distrlcc.env.rewards import (
     LinkView,
     RewardConfig,
     distrlcc,
+    outcome,
     preferred,
     with_window,
 )
@@ -22,7 +24,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.collect_data import CollectConfig
 from distrlcc.sim.families import bdp_packets
-from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     best_cwnd,
     load_suite,
@@ -92,6 +94,31 @@ def test_an_environment_takes_the_price_of_its_window_off_its_reward() -> None:
     taken = with_window(np.zeros(1), batch.newest, batch.view(), RewardConfig(window_weight=2.0))
     assert taken[0] < -0.1
     assert rewards[1] == pytest.approx(rewards[0] + taken)
+
+
+def test_a_queue_has_a_price_and_what_shaped_acks_add_has_none() -> None:
+    """A packet a millisecond; a round trip without a queue takes 41 ms and what shaping adds."""
+    jitter = 20.0 - np.sqrt(np.pi / 2 * 20.0)  # no packet and no ACK overtakes another
+    shaped: list[tuple[dict[str, Any], float]] = [
+        ({}, 0.0),
+        ({"ack_tick_ms": 20.0}, 20.0),
+        ({"delayed_acks": True}, 1.0),
+        ({"ack_jitter_ms": 20.0}, jitter),
+        ({"jitter_ms": 20.0}, jitter),
+    ]
+    base = np.array([41.0 + added for _, added in shaped])
+    for queue in (0.0, 20.0):
+        batch = LinkBatch(len(shaped), EnvConfig())
+        for n, (kind, _) in enumerate(shaped):
+            link = Link(rate_mbps=12.032, delay_ms=20.0, **kind)
+            batch.load(n, Scenario("shaped", link, (Flow(cwnd=round(base[n] + queue)),)))
+        delays = []
+        for _ in range(300):
+            batch.step(np.full(len(shaped), 2))
+            delays.append(outcome(batch.newest, batch.view())[1])
+        delay = np.mean(delays[100:], axis=0)
+        # A single step of a jittering path may lie above the mean.
+        assert delay == pytest.approx(queue / base, abs=0.015 if queue else 0.1)
 
 
 @pytest.mark.parametrize("name", REWARDS)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
-from distrlcc.env.observations import Aurora, Indigo, IndigoMinRtt, ScaleFree, ScaleFreeRecent
+from distrlcc.env.observations import (
+    Aurora,
+    Indigo,
+    IndigoMinRtt,
+    ScaleFree,
+    ScaleFreeRecent,
+    ScaleFreeSpread,
+)
 from tests.env.steps import interval_stats
 
 ONES = np.ones(1)
@@ -156,3 +163,24 @@ def test_windows_close_when_they_are_full_whatever_sums_of_steps_round_to() -> N
             interval_stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_min=0.05, rtt_last=0.05)
         )
         assert (space.state_dict()["recent_window"][0] == 0.0) == (step == 9)
+
+
+def test_spread_features_tell_a_jittering_path_from_a_queue() -> None:
+    """Least, low quantile, mean above the quantile, spread, slow spread; a path of 50 ms."""
+    space, recent = ScaleFreeSpread(1), ScaleFreeRecent(1)
+    two, three = np.log([2.0, 3.0])
+    for rtts, expected in (
+        ([0.05, 0.05], [0.0, 0.0, 0.0, 0.0, 0.0]),
+        # The quantile goes up by 1/64 of the way, the slow spread by 1/16.
+        ([0.1, 0.2], [two, two / 64, three - two / 64, two, two / 16]),
+        # A silent step has the last sample's delay, and the rest is as it was.
+        ([], [two, two / 64, 2 * two - two / 64, two, two / 16]),
+        # The quantile goes down by 1/8 of the way.
+        ([0.05, 0.05], [0.0, two / 64 * 7 / 8, -two / 64 * 7 / 8, 0.0, two / 16 * 15 / 16]),
+    ):
+        seen = {"acked": len(rtts), "rtt_sum": sum(rtts), "rtt_last": rtts[-1] if rtts else 0.2}
+        ends = {"rtt_min": min(rtts, default=0.0), "rtt_max": max(rtts, default=0.0)}
+        stats = interval_stats(duration=0.01, min_rtt=0.05, cwnd=20.0, **seen, **ends)
+        (found,) = space.observe(stats)
+        assert found[ScaleFreeRecent.size :] == pytest.approx(expected, abs=1e-12)
+        assert (found[: ScaleFreeRecent.size] == recent.observe(stats)[0]).all()

@@ -105,6 +105,15 @@ def test_losses_are_the_seeds(emulator: Any, outside: Outside) -> None:
     assert [int(data[:6]) for data in outside.arrivals] == expected
 
 
+def test_each_direction_jitters(emulator: Any, outside: Outside) -> None:
+    flags = "--up 96 --down 96 --delay 5 --jitter 40"
+    trips = _round_trips(_run(emulator, flags, ECHO, count=40, port=outside.udp_port))
+    # 10 ms and up to 80 ms: 50 ms in the mean, or 30 ms if one direction alone had it.
+    assert 10 <= min(trips) < 40
+    assert statistics.mean(trips) > 40
+    assert max(trips) > 60
+
+
 def test_a_flood_gets_the_links_rate(emulator: Any, outside: Outside, tmp_path: Path) -> None:
     log = tmp_path / "up.log"
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from distrlcc.evaluation.kernel_policy import kernel_policy
 from distrlcc.net import bpf, kernel_tcp
 from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
 from distrlcc.net.tcp_flow import kernel_controls, send, sink
+from distrlcc.policy.quantise import PACING
 from tests.net import kernel_commands
 from tests.net.kernel_commands import LOAD, connect, hidden, run_command, system_libbpf, wait_until
 
@@ -79,6 +81,25 @@ MANY = """
     for thread in threads:
         thread.join()
     print(json.dumps([counts, errors]), flush=True)
+"""
+
+# How many windows per round trip it is paced at, each 10 ms; offsets are those of tcp_info.
+PACED = """
+    import os, socket, struct, time
+    flow = socket.create_connection((os.environ["MAHIMAHI_BASE"], {port}), timeout=20)
+    flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"{name}")
+    # What is left at the end is thrown away, and not waited for.
+    flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    flow.setblocking(False)
+    for _ in range(100):
+        try:
+            while flow.send(bytes(1 << 16)):
+                pass
+        except BlockingIOError:
+            time.sleep(0.01)
+        info = flow.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+        mss, rtt, cwnd = (struct.unpack_from("I", info, place)[0] for place in (16, 68, 80))
+        print(1e-6 * struct.unpack_from("Q", info, 104)[0] * rtt / (cwnd * mss))
 """
 
 
@@ -225,6 +246,21 @@ def test_steps_end_in_time_though_each_window_is_acknowledged_at_once(
     (sent,) = send("127.0.0.1", port, name, 0.6)
     # Between two windows nothing is on its way, for microseconds.
     assert control.counts()["decisions"] > 0.7 * sent["seconds"] / 0.01
+
+
+@pytest.mark.parametrize(("policy", "gain"), [("one", 2.0), ("dagger", PACING)])
+def test_a_connection_is_paced_at_its_policys_gain(
+    record: Any, name: str, emulator: Any, policy: str, gain: float
+) -> None:
+    whole = kernel_policy(contender_from_file(policy, set()))
+    with closing(register(whole, policy, name)), closing(Server(_digest)) as server:
+        code = PACED.format(port=server.port, name=name)
+        flags = "--up 12 --down 12 --delay 10 --queue droptail:packets=60"
+        code, out, err = emulator.run(flags, command=emulator.python(code))
+    assert (code, err) == (0, "")
+    # A few of them are of a connection that repairs losses, with a window of its own.
+    gains = [float(line) for line in out.split()]
+    assert statistics.median(gains[20:]) == pytest.approx(gain, rel=0.01)
 
 
 @pytest.mark.parametrize("hides", [False, True], ids=["libbpf", "pylibbpf"])
