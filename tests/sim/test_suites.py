@@ -243,6 +243,9 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
     assert rivals / sum(few) == pytest.approx(0.25, abs=0.04)
     for name, (found, said) in shares.items():
         assert found == pytest.approx(said, abs=max(0.1 * said, 0.015)), name
+    assert 0.028 < max(s.link.loss for s in scenarios) <= 0.03
+    assert max(s.link.loss for s in scenarios if s.link.trace) == 0
+    assert 7.5 < max(s.link.jitter_ms for s in scenarios) <= 8
     for s, count in zip(scenarios, agents, strict=True):
         check_agents(s, count)
         assert len(s.flows) <= SUITES["world"].most_flows
