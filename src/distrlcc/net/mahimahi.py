@@ -28,7 +28,7 @@ def _words(
         )
     if any(way.queue.mark is not None for _, way, _ in ways):
         raise ConfigError("--emulator mahimahi: its queues mark no packets; leave ecn and mark out")
-    if any(way.jitter_ms or way.tick_ms for _, way, _ in ways):
+    if any(way.jitter_ms for _, way, _ in ways):
         raise ConfigError("--emulator mahimahi: its packets do not jitter; leave --jitter out")
     delay = link.up.delay_ms
     if delay != round(delay):

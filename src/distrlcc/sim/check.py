@@ -31,9 +31,6 @@ EWMAS = ("delay_ewma", "delivery_rate_ewma", "send_rate_ewma")
 TOLERANCE = 1e-9
 """Relative: compiled sums may be contracted."""
 
-DEEPER = 50
-"""Times which the queues and windows of some scenarios are those of the others."""
-
 _SCHEMES = ("fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle")
 
 
@@ -53,7 +50,9 @@ def random_script(seed: int, number: int) -> Script:
     """Draw a scenario and its agents' actions from the whole space."""
     rng = np.random.default_rng([seed, number])
     even = bool(rng.random() < 0.5)
-    link = _random_link(rng, even)
+    # An eighth have queues of up to 15,000 packets, and windows that fill them.
+    depth = 50 if number % 8 == 7 else 1
+    link = _random_link(rng, even, depth)
     # Fast links are short, for the reference's sake.
     seconds = float(rng.uniform(0.5, 4.0)) if (link.rate_mbps or 0.0) <= 30 else 0.5
     if link.rate_mbps == 0 and not any(c.rate_mbps for c in link.changes if c.at_s < seconds):
@@ -63,10 +62,7 @@ def random_script(seed: int, number: int) -> Script:
     while sum(steps) < seconds * 1e9:
         steps.append(10_000_000 if even else int(rng.integers(1_000, 60_000_000)))
     shape = (len(steps), len(flows))
-    windows = np.round(np.exp(rng.uniform(0.0, np.log(150.0), shape)), 0 if even else 2)
-    # An eighth have deep queues, and windows that fill them.
-    if number % 8 == 7:
-        link, windows = _deepened(link), windows * DEEPER
+    windows = depth * np.round(np.exp(rng.uniform(0.0, np.log(150.0), shape)), 0 if even else 2)
     rates = np.exp(rng.uniform(np.log(20.0), np.log(3000.0), shape))
     if even:
         rates = 1000.0 / rng.integers(1, 20, shape)
@@ -76,15 +72,6 @@ def random_script(seed: int, number: int) -> Script:
     )
     scenario = _with_marks(rng, scenario)
     return Script(scenario, steps, windows.tolist(), np.where(paced, rates, 0.0).tolist())
-
-
-def _deepened(link: Link) -> Link:
-    packets, size = link.queue_packets, link.queue_bytes
-    return replace(
-        link,
-        queue_packets=None if packets is None else packets * DEEPER,
-        queue_bytes=None if size is None else size * DEEPER,
-    )
 
 
 def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:
@@ -100,7 +87,7 @@ def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:
     return replace(scenario, link=link, flows=flows)
 
 
-def _random_link(rng: np.random.Generator, even: bool) -> Link:
+def _random_link(rng: np.random.Generator, even: bool, depth: int) -> Link:
     def choose(low: float, high: float) -> float:
         return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
@@ -109,7 +96,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
     wide = bool(rng.random() < 0.15)
     slowest_and_fastest = (0.1, 1000.0) if wide else (0.5, 30.0)
     delay = float(rng.integers(0, 40)) if even else choose(0.1, 200.0 if wide else 80.0)
-    queue = _random_queue(rng, even)
+    queue = _random_queue(rng, even, depth)
     loss = float(rng.choice([0.0, 0.0, 0.01, 0.3]))
     # Changes of delay and loss; of the rate too where there is a schedule.
     times = np.sort(rng.choice(np.arange(1, 400), int(rng.integers(1, 6)), replace=False)) * 0.01
@@ -158,7 +145,7 @@ def _random_link(rng: np.random.Generator, even: bool) -> Link:
     return Link(rate_mbps=rate, delay_ms=delay, loss=loss, changes=changes, **queue, **shaped)
 
 
-def _random_queue(rng: np.random.Generator, even: bool) -> dict[str, Any]:
+def _random_queue(rng: np.random.Generator, even: bool, depth: int) -> dict[str, Any]:
     """Draw what a packet meets before the link."""
 
     def choose(low: float, high: float) -> int:
@@ -166,7 +153,7 @@ def _random_queue(rng: np.random.Generator, even: bool) -> dict[str, Any]:
 
     # A droptail; or CoDel or PIE, whose limits are often out of reach.
     queue: dict[str, Any] = {}
-    limit = {"packets": choose(1, 300), "bytes": choose(1504, 300 * 1504)}
+    limit = {"packets": depth * choose(1, 300), "bytes": depth * choose(1504, 300 * 1504)}
     pick = rng.random()
     name = "packets" if pick < 0.6 else "bytes"
     if pick < 0.8:
