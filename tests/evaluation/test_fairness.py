@@ -73,6 +73,8 @@ def test_convergence_takes_until_every_flow_stays_near_its_share() -> None:
     assert convergence_times(run) == pytest.approx([2.3])
     never = _run((Flow(), Flow(start_s=2.0)), [[9.0] * 100, [3.0] * 100])
     assert np.isnan(convergence_times(never)).all()
+    soon_left = _run((Flow(start_s=9.5),), [[0.0] * 95 + [9.0] * 5])  # no window of its own
+    assert np.isnan(convergence_times(soon_left)).all()
     scores = fairness_of(never)
     assert (scores["converged"], scores["jain"]) == (0.0, pytest.approx(144 / 180))
     assert math.isnan(scores["convergence_s"])

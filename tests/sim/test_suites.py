@@ -109,6 +109,8 @@ def test_hard_links_are_what_their_names_say() -> None:
     assert 20 <= sum(link.trace is not None for link in lossy) <= 44
     paired = [link.ack_jitter_ms for link in lossy if link.delayed_acks]
     assert min(paired) < 0.9 < max(paired)
+    assert all(150 <= 2 * link.delay_ms <= 800 and link.loss <= 0.01 for link in links["long"])
+    assert 20 <= sum(link.loss > 0 for link in links["long"]) <= 44
     for name, each in links.items():
         assert not {s.link for s in SUITES[name].scenarios("validation")} & set(each)
 

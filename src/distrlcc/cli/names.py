@@ -88,6 +88,7 @@ _ABOUT = {
         "falls": "after 3 s the rate falls to a quarter to a tenth",
         "whole-ms": "served in whole ms, as an emulator's links",
         "lossy": "0.1-2% are lost at random while ACKs jitter, half served in whole ms",
+        "long": "RTT 150-800 ms, half lose up to 1% at random",
         "world": "most of this mixed, with up to sixteen agents and rivals",
         "flows": "4, 16 or 32 agents",
         "genet": "Genet's widest ranges of links",

@@ -183,7 +183,7 @@ def convergence_times(run: SharedRun) -> FloatArray:
         last = min(math.floor(following / BUCKET_S + 1e-9) - _WIDTH, rates.shape[1] - 1)
         section = rates[:, first : last + 1]
         x = section[np.isfinite(section).any(axis=1)]
-        fair = np.maximum(x.mean(axis=0), 1e-9)
+        fair = np.maximum(x.sum(axis=0) / max(len(x), 1), 1e-9)
         close = (np.abs(x / fair - 1.0) <= TOLERANCE).all(axis=0)
         held = np.flatnonzero(
             np.convolve(close, np.ones(hold), "valid") >= hold - 0.5

@@ -31,13 +31,14 @@ BENCHMARKS = (
         Benchmark(suite, (), 64, _ALONE)
         for suite in (
             *("random", "dynamic", "cellular", "shallow", "jitter"),
-            *("silent", "falls", "slow", "fast"),
+            *("silent", "falls", "slow", "fast", "whole-ms", "lossy", "long"),
         )
     ),
     Benchmark("indigo-grid/26", (), None, _ALONE, name="satellite, 800 ms"),
     Benchmark("dynamic", (), 128, RECOVERY),
     *(Benchmark(suite, (), 32, _CROWD) for suite in ("shared-2", "shared-4", "shared-rtt")),
     Benchmark("flows", (), 12, _CROWD),
+    Benchmark("world", (), 64, ("jain", "utilisation", "queueing_delay_rtt", "excess_loss")),
     *(Benchmark(suite, (), 32, BESIDE) for suite in ("beside-cubic", "beside-bbr")),
 )
 

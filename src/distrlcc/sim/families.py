@@ -118,6 +118,11 @@ def with_losses(link: Link, u: list[float]) -> Link:
     return replace(link, loss=round(between(u[0], 0.001, 0.02), 6), ack_jitter_ms=jitter)
 
 
+def with_some_losses(link: Link, u: list[float]) -> Link:
+    """Half lose up to 1% at random."""
+    return replace(link, loss=round(0.01 * u[1], 6) if u[0] < 0.5 else 0.0)
+
+
 def _as_it_is(link: Link, u: list[float]) -> Link:
     return link
 
@@ -131,6 +136,7 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
     "falls": (Wide(), with_fall),
     "whole-ms": (Wide(), in_whole_ms),
     "lossy": (Wide(), with_losses),
+    "long": (Wide((1.0, 100.0), (150.0, 800.0), (0.2, 2.0)), with_some_losses),
 }
 """Suites of what is hard for a policy that has not met it."""
 
