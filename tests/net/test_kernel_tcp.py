@@ -248,7 +248,7 @@ def test_steps_end_in_time_though_each_window_is_acknowledged_at_once(
     assert control.counts()["decisions"] > 0.7 * sent["seconds"] / 0.01
 
 
-@pytest.mark.parametrize(("policy", "gain"), [("one", 2.0), ("dagger", PACING)])
+@pytest.mark.parametrize(("policy", "gain"), [("one", 1.5), ("dagger", PACING)])
 def test_a_connection_is_paced_at_its_policys_gain(
     record: Any, name: str, emulator: Any, policy: str, gain: float
 ) -> None:

@@ -63,15 +63,16 @@ def test_a_layer_behind_the_recurrent_one_by_hand() -> None:
     with torch.no_grad():
         network.mingru.weight.copy_(torch.tensor([[0.0], [1.0]]))
         network.mingru.bias.zero_()
-        network.post.weight.copy_(torch.tensor([[2.0], [-2.0]]))
+        network.post.weight.copy_(torch.tensor([[1 / 64, 2.0], [1 / 32, -2.0]]))
         network.policy_head.weight.copy_(torch.tensor([[1.0, 1.0], [0.0, 3.0]]))
         network.value_head.weight.copy_(torch.tensor([[5.0, 0.0]]))
-    seen, starts = torch.full((1, 1, 1), 50.0), torch.zeros(1, 1, dtype=torch.bool)
+    seen, starts = torch.full((1, 1, 1), 64.0), torch.zeros(1, 1, dtype=torch.bool)
     head, values, state = network(seen, starts, torch.full((1, 1, 1), 0.5))
-    # z = 1/2, and the candidate tanh(50) = 1: h = 0.5 + (1 - 0.5) / 2; relu(2 h) and relu(-2 h).
+    # z = 1/2, and the candidate tanh(64) = 1: h = 0.5 + (1 - 0.5) / 2. What is seen counts, too:
+    # relu(1 + 2 h) and relu(2 - 2 h).
     assert state.tolist() == [[[0.75]]]
-    assert head.tolist() == [[[1.5, 0.0]]]
-    assert values.tolist() == [[7.5]]
+    assert head.tolist() == [[[3.0, 1.5]]]
+    assert values.tolist() == [[12.5]]
 
 
 @pytest.mark.parametrize("kind", ["lstm", "mingru"])

@@ -84,11 +84,12 @@ def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
             kept = node("Mul", node("Sigmoid", f), before[1])
             cell = node("Add", kept, node("Mul", node("Sigmoid", i), node("Tanh", g)))
             after = [node("Mul", node("Sigmoid", o), node("Tanh", cell)), cell]
-        features = after[0]
+        seen, features = features, after[0]
         node(
             "Concat", *(node("Unsqueeze", part, first) for part in after), axis=0, to="state_after"
         )
     if spec.post_hidden:
+        features = node("Concat", seen, features, axis=1)
         features = node(activation, linear(features, "post.weight", "post.bias"))
     linear(features, "policy_head.weight", "policy_head.bias", to="head")
     # The graph, with what its user must know.

@@ -300,11 +300,12 @@ class IntegerPolicy:
             features = self._layer(number, features)
         if policy["state"]:
             recur = self._mingru if policy["gates"] == 2 else self._lstm
-            features = recur(dense, features[:, : int(policy["state_input"])])
+            seen = features[:, : int(policy["state_input"])]
+            features = recur(dense, seen)
             dense += 1
-        if policy["post_hidden"]:
-            features = self._layer(dense, features)
-            dense += 1
+            if policy["post_hidden"]:
+                features = self._layer(dense, np.concatenate([seen, features], axis=1))
+                dense += 1
         return self._layer(dense, features)
 
     def _lstm(self, number: int, features: Ints) -> Ints:

@@ -125,7 +125,7 @@ def build_network(spec: PolicySpec, seed: int = 0) -> UserNetwork | ActorCritic:
 
 
 class ActorCritic(PolicyNetwork):
-    """Dense layers, an optional recurrent layer, a dense one behind it, two linear heads."""
+    """Dense layers, an optional recurrent layer, a dense one of its inputs and state, two heads."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
         """Build the network with weights drawn from ``seed`` alone."""
@@ -139,9 +139,10 @@ class ActorCritic(PolicyNetwork):
             self.lstm = nn.LSTMCell(width, spec.state_size)
         elif spec.kind == "mingru":
             self.mingru = nn.Linear(width, 2 * spec.state_size)
-        width = spec.state_size or width
-        self.post = nn.Linear(width, spec.post_hidden) if spec.post_hidden else None
-        width = spec.post_hidden or width
+        self.post: nn.Linear | None = None
+        if spec.post_hidden:
+            self.post = nn.Linear(width + spec.state_size, spec.post_hidden)
+        width = spec.post_hidden or spec.state_size or width
         self.policy_head = nn.Linear(width, spec.action_size)
         self.value_head = nn.Linear(width, 1)
         self._add_log_std()
@@ -190,6 +191,7 @@ class ActorCritic(PolicyNetwork):
         for layer in self.trunk:
             assert isinstance(layer, nn.Linear)
             features = activate(torch.addmm(layer.bias.unsqueeze(1), layer.weight, features))
+        seen = features
         if self.lstm is not None:
             inputs = features.t().unflatten(0, starts.shape)
             outputs, state = self._unroll(self.lstm, inputs, starts, state)
@@ -200,6 +202,7 @@ class ActorCritic(PolicyNetwork):
             features, state = states.flatten(1), states[:, -1].t().unsqueeze(0)
         if self.post is not None:
             layer = self.post
+            features = torch.cat([seen, features])
             features = activate(torch.addmm(layer.bias.unsqueeze(1), layer.weight, features))
         # Both heads are one product.
         weight = torch.cat([self.policy_head.weight, self.value_head.weight])

@@ -123,7 +123,9 @@ class NumpyNetwork:
         if self.spec.state_size:
             recur = self._lstm if self.spec.kind == "lstm" else self._mingru
             state = recur(features, state)
-            features = self._through(self._post, state[0].T)
+            seen, features = features, state[0].T
+            if self._post:
+                features = self._through(self._post, np.concatenate([seen, features]))
         heads = self._heads @ features
         heads += self._heads_bias
         return heads[:-1].T, heads[-1], state

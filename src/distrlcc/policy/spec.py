@@ -88,7 +88,7 @@ class PolicySpec:
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths; the last one is the recurrent layer's, if any (Indigo: ``(32,)``)."""
     post_hidden: int = 0
-    """Width of a dense layer behind the recurrent one; 0: none."""
+    """Width of a dense layer behind the recurrent one, of the state and what made it; 0: none."""
     activation: Activation = "relu"
     """Activation of the dense layers."""
     step_ms: float = 10.0
@@ -201,11 +201,10 @@ def _our_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
         shapes["lstm.weight_ih"] = (4 * size, width)
         shapes["lstm.weight_hh"] = (4 * size, size)
         shapes["lstm.bias_ih"] = shapes["lstm.bias_hh"] = (4 * size,)
-    width = size or width
     if spec.post_hidden:
-        shapes["post.weight"] = (spec.post_hidden, width)
+        shapes["post.weight"] = (spec.post_hidden, width + size)
         shapes["post.bias"] = (spec.post_hidden,)
-        width = spec.post_hidden
+    width = spec.post_hidden or size or width
     shapes["policy_head.weight"] = (spec.action_size, width)
     shapes["policy_head.bias"] = (spec.action_size,)
     shapes["value_head.weight"] = (1, width)

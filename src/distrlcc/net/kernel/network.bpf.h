@@ -114,17 +114,20 @@ static long min_gru_cell(__u32 k, struct product *m)
 	return 0;
 }
 
-/* Features at `from`; the new hidden state is written there too. */
+/* Features at `from`; the new hidden state is written over them, or behind them where a layer
+ * follows, which reads both.
+ */
 __noinline int recurrent(struct connection *c, __u32 which, __u32 from, __u32 to)
 {
 	struct product m = {};
-	__u32 size, width, gates;
+	__u32 size, width, gates, behind;
 
 	if (!c)
 		return 0;
 	size = POLICY_OF(c)->state;
 	width = POLICY_OF(c)->state_input;
 	gates = POLICY_OF(c)->gates;
+	behind = POLICY_OF(c)->post_hidden ? width : 0;
 	if (size > MAX_STATE)
 		size = MAX_STATE;
 	for (int k = 0; k < MAX_STATE; k++) {
@@ -143,7 +146,7 @@ __noinline int recurrent(struct connection *c, __u32 which, __u32 from, __u32 to
 	for (int k = 0; k < MAX_STATE; k++) {
 		if (k >= size)
 			break;
-		c->buffer[(from + k) & BUFFER_MASK] = c->hidden[k];
+		c->buffer[(from + behind + k) & BUFFER_MASK] = c->hidden[k];
 	}
 	return 0;
 }
