@@ -134,7 +134,8 @@ def test_a_shipped_policy_is_whole_and_found_by_name_unless_a_file_has_it(
     monkeypatch.chdir(tmp_path)
     path = find_policy(name)
     assert path == SHIPPED[name]
-    assert math.isfinite(load_policy(path).notes["held_out_reward"])
+    notes = load_policy(path).notes
+    assert "weights" in notes or math.isfinite(notes["held_out_reward"])  # a mean has no scoring
     assert path.with_suffix(".json").exists()
     assert path.stat().st_size < 160_000
     (tmp_path / name).write_bytes(b"")
