@@ -72,11 +72,13 @@ def one() -> RunConfig:
         env=EnvConfig(
             suites=(
                 *("world", "random", "dynamic", "cellular", "jitter", "fast", "falls", "silent"),
-                *("shallow", "whole-ms", "shared", "shared-rtt", "beside-cubic", "beside-bbr"),
+                *("shallow", "whole-ms", "lossy", "long"),
+                *("shared", "shared-rtt", "beside-cubic", "beside-bbr"),
             ),
             suite_weights=(
-                *(0.30, 0.08, 0.10, 0.05, 0.08, 0.05, 0.05, 0.03),
-                *(0.05, 0.10, 0.04, 0.02, 0.02, 0.03),
+                *(0.20, 0.07, 0.12, 0.05, 0.07, 0.04, 0.05, 0.03),
+                *(0.06, 0.10, 0.07, 0.03),
+                *(0.04, 0.02, 0.02, 0.03),
             ),
             kernel=0.5,
             cuts_per_s=0.2,
@@ -92,7 +94,7 @@ def one() -> RunConfig:
             episode_s=20.0,
             agents=16,
             rooms=(1,) * 56 + (2,) * 6 + (4, 4, 8, 16),
-            pacing=2.0,
+            pacing=1.5,
             guard=0.05,
         ),
         network=NetworkConfig(kind="mingru", hidden=(64, 64), post_hidden=128),
