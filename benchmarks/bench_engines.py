@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.thread_engine import InProcessEngine
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.admission import admit, join
-from distrlcc.actors.engine import Engine, InProcessEngine, Worker
+from distrlcc.actors.engine import Engine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole

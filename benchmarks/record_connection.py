@@ -5,6 +5,7 @@ python -m benchmarks.record_connection 100.64.0.1 4730 distrlcc 10 FILE
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,13 @@ from distrlcc.net.tcp_flow import send
 from distrlcc.policy.kernel_layout import CONNECTION
 
 
+def _value(fd: int, socket_fd: int) -> bytes:
+    """Return what a map of sockets' storage has for a socket of this process, or raise OSError."""
+    value, key = ctypes.create_string_buffer(CONNECTION.itemsize), ctypes.c_int(socket_fd)
+    bpf.libbpf().call("bpf_map_lookup_elem", fd, ctypes.byref(key), value)
+    return value.raw
+
+
 def record(host: str, port: int, control: str, seconds: float, file: Path) -> None:
     """Send as fast as the policy lets us, and write an array of `CONNECTION`."""
     kept: list[bytes] = []
@@ -24,7 +32,7 @@ def record(host: str, port: int, control: str, seconds: float, file: Path) -> No
     def keep(flow: socket) -> None:
         for fd in bpf.maps_named("connections"):
             with suppress(FileNotFoundError):  # another policy's
-                kept.append(bpf.socket_record(fd, flow.fileno()))
+                kept.append(_value(fd, flow.fileno()))
 
     send(host, port, control, seconds, on_sample=keep)
     np.save(file, np.frombuffer(b"".join(kept), CONNECTION))

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -379,15 +378,8 @@ def report(scores: Scores, folder: str | Path) -> Path:
         from distrlcc.evaluation.report import ReportInfo, write_report  # noqa: PLC0415 - an extra
     from distrlcc.runs.identity import package_versions  # noqa: PLC0415
 
-    info = ReportInfo(
-        title="Congestion control evaluation",
-        suite=scores.links,
-        command=shlex.join(["python", *sys.argv]),
-        policies=tuple(one.scheme for one in scores.raw if one.learned),
-        seeds=tuple(range(scores.raw[0].ran.shape[1])),
-        versions=package_versions(),
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-    )
+    command = shlex.join(["python", *sys.argv])
+    info = ReportInfo(scores.links, command, package_versions())
     return write_report(Path(folder), scores.raw, scores.series, info)
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.thread_engine import InProcessEngine
 from distrlcc.actors import worker_table
 from distrlcc.actors.actor_source import ActorSource
-from distrlcc.actors.engine import Changes, InProcessEngine
+from distrlcc.actors.engine import Changes
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.config import override

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.thread_engine import InProcessEngine
 from distrlcc.actors.actor import AHEAD, Segment
-from distrlcc.actors.engine import InProcessEngine, Worker
+from distrlcc.actors.engine import Worker
 from distrlcc.actors.segment_queue import GONE, LATE, NOT_FINITE, SegmentQueue
 from distrlcc.actors.worker_pool import WorkerPool
 from distrlcc.config import override

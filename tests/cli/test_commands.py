@@ -80,11 +80,6 @@ def test_a_command_shows_the_time_left_of_what_it_does(
     assert re.search(rf"^{says}, about \d+ s left \.\.\.$", capsys.readouterr().err, re.M)
 
 
-def test_what_takes_a_fixed_time_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "env", "--seconds", "0.1", "--envs", "2"]) == 0
-    assert "measuring for 0.1 s ..." in capsys.readouterr().err
-
-
 def _run(out: Path, config: RunConfig) -> Path:
     """Make a run with a checkpoint."""
     with RunDirectory.create(out, config, tensorboard=False) as run:

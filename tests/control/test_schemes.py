@@ -8,7 +8,9 @@ from distrlcc.control.reno import SSTHRESH
 from distrlcc.control.schemes import SchemeController, initialise, on_ack, on_timeout
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, SCHEMES, STATE_SIZE
 from distrlcc.errors import ConfigError
-from distrlcc.types import Ack
+from distrlcc.library import simulate
+from distrlcc.sim.scenario import Link
+from distrlcc.types import PACKET_BYTES, Ack
 from tests.control.drive import Driver, linear, run
 
 COMPILED = ["fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat"]
@@ -131,9 +133,10 @@ def test_a_link_that_delivers_nothing_leaves_a_probe(name: str) -> None:
 @pytest.mark.parametrize("name", ADAPTIVE)
 @pytest.mark.parametrize(("rate", "rtt_ms", "seconds"), [(400, 100, 9), (8000, 10, 4.5)])
 def test_fills_a_clean_link(name: str, rate: float, rtt_ms: float, seconds: float) -> None:
-    limit = max(int(rate * rtt_ms / 1000), 10)
-    (flow,) = run(name, seconds=seconds, rate=rate, rtt_ms=rtt_ms, limit=limit)
-    assert len(flow.after(seconds * 2 / 3)) > 0.85 * rate * seconds / 3
+    mbps, limit = rate * PACKET_BYTES * 8e-6, max(int(rate * rtt_ms / 1000), 10)
+    link = Link(rate_mbps=mbps, delay_ms=rtt_ms / 2, queue_packets=limit)
+    (flow,) = simulate(link, name, seconds=seconds)
+    assert flow.throughput_mbps[flow.time_s > seconds * 2 / 3].mean() > 0.85 * mbps
 
 
 @pytest.mark.parametrize("name", ["agent", "oracle", "renoo"])

@@ -17,11 +17,8 @@ from distrlcc.evaluation.summary import summarise
 from tests.evaluation.made import failed_on, make_scores, make_series, with_figures
 
 INFO = ReportInfo(
-    title="quickstart against CUBIC",
     suite="random (test split)",
     command="distrlcc evaluate policy.safetensors --seeds 2",
-    policies=("policy.safetensors",),
-    seeds=(0, 1),
     versions={"distrlcc": "0.1.0"},
     notes=("Each link ran for 10 s.",),
 )
@@ -66,7 +63,7 @@ def test_the_report_is_whole_and_self_contained(tmp_path: Path) -> None:
     assert "@import" not in path.read_text()
     assert page.tags.count("picture") == 3
     for text in (
-        "quickstart against CUBIC",
+        "policiesquickstart seeds0, 1",
         "3 schemes on 8 links of random (test split), 2 seeds each",
         "quickstart ranks 1 of 2 by power, the oracle apart",
         "distrlcc evaluate policy.safetensors --seeds 2",
@@ -156,7 +153,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     scores = replace(make_scores("copa", 2), scheme=evil, links=(evil, "../../etc/x"), learned=True)
     series = [replace(make_series("copa"), scheme=evil, link=link) for link in (evil, "../../x")]
-    info = replace(INFO, title=evil, command=evil, notes=(evil,))
+    info = replace(INFO, suite=evil, command=evil, notes=(evil,))
     path = write_report(tmp_path / "r", [scores], series, info)
     page = read(path.read_text())
     assert "script" not in page.tags
@@ -190,5 +187,5 @@ def test_a_page_that_does_not_fit_leaves_no_figures_and_the_old_page(
     assert list((tmp_path / "full").iterdir()) == []
     monkeypatch.setattr(Path, "replace", lambda self, target: self.rename(self / "none"))
     with pytest.raises(OutputError, match="cannot write"):
-        write_report(tmp_path / "r", *report, replace(INFO, title="new"))
+        write_report(tmp_path / "r", *report, replace(INFO, suite="new"))
     assert {path: path.read_bytes() for path in page.parent.iterdir()} == before

@@ -165,13 +165,6 @@ def test_the_command_writes_report_and_json(
     assert json.loads(capsys.readouterr().out)["ranking"] == ["vegas"]
 
 
-def test_two_policies_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "policy.safetensors"
-    save_policy(path, make_policy())
-    first = contender_from_file(str(path), set())
-    assert contender_from_file(str(path), {first.name}).name != first.name
-
-
 def test_mean_queueing_delay_lies_below_the_rtt_on_an_endless_queue() -> None:
     scenario = Scenario("endless", Link(rate_mbps=10, delay_ms=20), duration_s=10.0)
     scores = _measured("cubic", scenario)

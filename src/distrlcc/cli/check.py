@@ -68,7 +68,6 @@ def add_plugin(parser: Parser) -> None:
     parser.add("reference REF", "./file.py:name, module:name, or as a package registers it")
     text = "reward, observation, action, suite, scheme, learner, network, explorer or stopper "
     parser.add("--contract KIND", text + "(default: what it looks like)", default="")
-    parser.gone("--kind", ": --contract says which one to check")
 
 
 def run_plugin(args: Namespace) -> int:

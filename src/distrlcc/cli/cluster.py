@@ -28,7 +28,6 @@ def add_start(parser: Parser) -> None:
     add = parser.add
     text = "address of this machine, where the head listens; needed where there are several"
     add("--listen IP", text, default="")
-    parser.gone("--ip", ": --listen IP is this machine's address")
     add("--port P", "first of the cluster's ten ports", whole(1024, 8254), 6379)
     _add_share(parser)
     add("--show-token", _SHOW_TOKEN, bool)

@@ -17,7 +17,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,8 +129,7 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
     if args.out is not None:
         from distrlcc.evaluation.report import write_scorecard
 
-        date = f"{datetime.now(UTC):%Y-%m-%d}"
-        page = write_scorecard(args.out, card, command=command_line(), date=date)
+        page = write_scorecard(args.out, card, command=command_line())
         print(f"report: {page}", file=out.file)
     return int(any(map(card.failed, (c.name for c in contenders if c.learned))))
 
@@ -228,13 +226,9 @@ def _evaluate(
         )
         said = "Real packets; sim-to-real.html has the simulator's figures beside these."
         info = ReportInfo(
-            title="Congestion control evaluation",
             suite=", ".join(names),
             command=command_line(),
-            policies=tuple(one.name for one in contenders if one.learned),
-            seeds=tuple(range(args.seeds)),
             versions=package_versions(),
-            date=f"{datetime.now(UTC):%Y-%m-%d}",
             notes=(first, *([said] if real else []), *map(str, parallel), *notes, *failures),
         )
         series = [one for each in measured for one in each.series]

@@ -8,7 +8,6 @@ distrlcc fairness --against cubic,bbr --suite beside-cubic,mine.toml --json -
 from __future__ import annotations
 
 from argparse import Namespace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
@@ -71,7 +70,6 @@ def run(args: Namespace) -> int:
     if args.out is not None:
         from distrlcc.evaluation.report import write_fairness
 
-        date = f"{datetime.now(UTC):%Y-%m-%d}"
-        page = write_fairness(args.out, rows, command=command_line(), date=date)
+        page = write_fairness(args.out, rows, command=command_line())
         print(f"report: {page}", file=out.file)
     return 0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import dedent
 
 from distrlcc.cli.parser import Parser
-from distrlcc.errors import ConfigError, DistrlccError, printable
+from distrlcc.errors import DistrlccError, printable
 from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
 from distrlcc.plugins import blame
@@ -96,8 +96,6 @@ MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name 
 MODULES |= {"list": "names", "policies": "names", "results": "names"}
 MODULES |= {"export": "exchange", "import_sb3": "exchange"}
 """Modules of several commands; another command has a module of its own."""
-_MOVED = ("scaling", "engines", "actors", "tune", "net")
-"""What ``bench`` measured before ``python -m benchmarks`` did."""
 
 
 def main(
@@ -170,9 +168,6 @@ def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str)
     name, rest = command, words[words.index(command) + 1 :]
     if commands is COMMANDS and command in GROUPS:
         group = Parser(f"{prog} {command}", commands[command].capitalize() + ".")
-        if command == "bench" and rest and rest[0] in _MOVED:
-            moved = f"python -m benchmarks {rest[0]}"
-            raise ConfigError(f"'bench {rest[0]}' is '{moved}' now, in a checkout of the project")
         choice = group.choose(rest, GROUPS[command])
         rest = rest[rest.index(choice) + 1 :]
         name = f"{command}_{choice}"

@@ -72,7 +72,6 @@ def add_arguments(parser: Parser) -> None:
     text = "how long to wait when no worker is left, s (default: the recipe's)"
     add("--wait-workers S", text, number(0.0, 1e6), key="actors.wait_workers")
     add("--tun", "use the tunnel (VPN) interface", bool)
-    parser.gone("--pace", "; give --world emulated for links in real time")
 
 
 def run(args: Namespace) -> int:

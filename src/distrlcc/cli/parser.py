@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
             self._keys[key] = action.dest
 
     def gone(self, flag: str, why: str) -> None:
-        """Refuse a flag that others have or an earlier version had, and say what to write."""
+        """Refuse a flag that other commands or projects have, and say what to write."""
 
         def refuse(text: str) -> NoReturn:
             raise ConfigError(f"there is no {flag}{why}")

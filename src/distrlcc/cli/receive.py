@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.cli.send import NO_FILES, PORT
+from distrlcc.cli.send import PORT
 from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.udp_socket import UdpSocket, resolve, shown
 from distrlcc.processes import run_soon
@@ -28,8 +28,6 @@ def add_arguments(parser: Parser) -> None:
     add("--count N", "end after N flows", whole(1), 0)
     add("--timeout S", "give up a sender that says nothing for so long", number(0.5, 3600.0), 30.0)
     add_json(parser)
-    parser.gone("--folder", NO_FILES)
-    parser.gone("--max-mb", NO_FILES)
 
 
 def run(args: Namespace) -> int:

@@ -34,10 +34,6 @@ from distrlcc.runs.stopper import Stopper
 from distrlcc.types import Ack
 
 PORT = 4730
-NO_FILES = (
-    ", as 'send' and 'receive' measure alone; copy files with scp or rsync, or see "
-    "examples/quic.py, which sends bytes encrypted under our controllers"
-)
 _EVERY_SECONDS = 0.5
 
 
@@ -78,7 +74,6 @@ def add_arguments(parser: Parser) -> None:
     # What is written.
     add("--plot FILE", "draw the flow: .png or .svg", _picture)
     add_json(parser)
-    parser.gone("--file", NO_FILES)
 
 
 def _picture(text: str) -> Path:

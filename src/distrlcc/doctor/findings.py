@@ -37,12 +37,10 @@ class Finding:
     remedy: str = ""
 
 
-def finding(
-    check: str, found: str, *, fail: str = "", warn: str = "", machine: str = HERE
-) -> Finding:
+def finding(check: str, found: str, *, fail: str = "", warn: str = "") -> Finding:
     """Return a finding; its verdict follows from what is to be done about a failure or warning."""
     verdict = Verdict.FAIL if fail else Verdict.WARN if warn else Verdict.OK
-    return Finding(check, machine, verdict, found, fail or warn)
+    return Finding(check, HERE, verdict, found, fail or warn)
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:

@@ -18,7 +18,7 @@ from distrlcc.policy.fixed_point import fixed
 from distrlcc.policy.integer_policy import IntegerPolicy, intervals
 from distrlcc.policy.kernel_layout import ONE, RATE_ONE
 from distrlcc.policy.policy_file import load_policy
-from distrlcc.policy.quantise import KernelOptions, quantise
+from distrlcc.policy.quantise import quantise
 from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import with_scheme
@@ -27,7 +27,7 @@ SAME_RATE = 1e-3
 """Rates are the same where they differ by less than this share."""
 
 
-def kernel_policy(contender: Contender, options: KernelOptions | None = None) -> NDArray[np.void]:
+def kernel_policy(contender: Contender) -> NDArray[np.void]:
     """Return a contender's policy as the kernel's program takes it.
 
     Raises:
@@ -40,7 +40,6 @@ def kernel_policy(contender: Contender, options: KernelOptions | None = None) ->
         ACTIONS[policy.spec.action],
         (MIN_CWND, MAX_CWND),
         preference=contender.preference,
-        options=options,
         name=contender.name,
     )
 
@@ -91,9 +90,7 @@ class Sameness:
         return self.same / max(self.decisions, 1)
 
 
-def same_action(
-    contender: Contender, scenarios: Sequence[Scenario], seconds: float, seed: int = 0
-) -> Sameness:
+def same_action(contender: Contender, scenarios: Sequence[Scenario], seconds: float) -> Sameness:
     """Run a policy on simulated links, and ask its integer twin at each step what it would do.
 
     The twin keeps its own features and recurrent state, but is told the previous action.
@@ -111,7 +108,7 @@ def same_action(
     rows = np.arange(len(batch.active))
     policy, twin = contender.policy, IntegerPolicy(kernel_policy(contender), len(rows))
     state, seen = policy.initial_state(len(rows)), batch.first_observation(rows)
-    key, discrete = stream_key(seed, "same action"), policy.spec.action_kind == "discrete"
+    key, discrete = stream_key(0, "same action"), policy.spec.action_kind == "discrete"
     # Both act on what the links showed; the policy's actions are taken.
     decisions = same = 0
     fresh = rows

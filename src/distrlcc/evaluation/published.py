@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from distrlcc.errors import ConfigError, reading
 from distrlcc.evaluation.figures import LIGHT, STYLE, looks, panels
 from distrlcc.evaluation.plots import scatter, time_series
 from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, Metric, Series, metric
-from distrlcc.evaluation.summary import MeanInterval, SchemeSummary, Summary
+from distrlcc.evaluation.summary import MeanInterval, SchemeSummary, Summary, figure
 from distrlcc.types import FloatArray
 
 
@@ -68,16 +68,12 @@ def series_json(series: Sequence[Series]) -> list[dict[str, Any]]:
     """Return what `read` reads of series over time; what a sender reports is left out."""
     return [
         {"scheme": one.scheme, "link": one.link, "learned": one.learned}
-        | {name: _plain(getattr(one, name)) for name in _ARRAYS}
+        | {name: [figure(x) for x in getattr(one, name).tolist()] for name in _ARRAYS}
         for one in series
     ]
 
 
 _ARRAYS = ("edges_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_packets")
-
-
-def _plain(values: FloatArray) -> list[float | None]:
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 def read(path: Path) -> tuple[Summary, list[Series]]:
@@ -226,14 +222,10 @@ def _scatter_csv(summary: Summary) -> str:
     keys = ("throughput_mbps", "p95_queueing_delay_ms")
     head = ["scheme", *(f"{key} {part}" for key in keys for part in ("mean", "low", "high"))]
     rows = [
-        [one.scheme, *(x for key in keys for x in _interval(one.overall[key]))]
+        [one.scheme, *(x for key in keys for x in astuple(one.overall[key]))]
         for one in summary.schemes
     ]
     return _csv(head, rows)
-
-
-def _interval(of: MeanInterval) -> tuple[float, float, float]:
-    return of.mean, of.low, of.high
 
 
 def _time_csv(series: Sequence[Series]) -> str:

@@ -18,7 +18,8 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -60,16 +61,12 @@ _NO_RIVAL = "oracle"  # knows the link, so it is not marked as the best
 class ReportInfo:
     """What was run, as the page says it."""
 
-    title: str
     suite: str
     """Name of the suite, or of the traces."""
     command: str
     """The command that makes this report again."""
-    policies: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str]
     """Of packages."""
-    date: str = ""
     notes: tuple[str, ...] = ()
     """Sentences under the table, such as how long each link was run."""
 
@@ -115,6 +112,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
 
     page = _template("report.html.jinja").render(
         info=info,
+        policies=[each.scheme for each in learned],
         summary=summary,
         scatter=svg_pictures(lambda theme: scatter(summary, theme=theme)),
         tiles=[(metric(key), best.overall[key].texts(metric(key))) for key in _TILES if best],
@@ -137,7 +135,7 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     return page + "\n"
 
 
-def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str, date: str) -> Path:
+def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str) -> Path:
     """Write the fairness report and return its page; a full disk leaves no part of it.
 
     Rows are one for each contender and suite; ``command`` makes the report again.
@@ -163,20 +161,19 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str,
         of_suite = [row for row in rows if row.suite == suite]
         suites.append({"name": suite, "metrics": shown_metrics(of_suite), "rows": of_suite})
     page = _template("fairness.html.jinja").render(
-        command=command, date=date, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
+        command=command, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
     )
     return _write_files(folder, files | {"fairness.html": f"{page}\n".encode()})
 
 
-def write_scorecard(folder: Path, card: Scorecard, *, command: str, date: str) -> Path:
+def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
     """Write a scorecard and return its page; ``command`` makes it again.
 
     Raises:
         OutputError: The folder cannot be written.
     """
-    page = _template("scorecard.html.jinja").render(card=card, command=command, date=date)
-    figures = f"{json.dumps(card.to_json(), allow_nan=False, indent=1)}\n".encode()
-    files = {"scorecard.json": figures, "scorecard.html": f"{page}\n".encode()}
+    page = _template("scorecard.html.jinja").render(card=card, command=command)
+    files = {"scorecard.json": _json(card.to_json(), 1), "scorecard.html": f"{page}\n".encode()}
     return _write_files(folder, files)
 
 
@@ -204,12 +201,13 @@ def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.globals["date"] = f"{datetime.now(UTC):%Y-%m-%d}"
     text = resources.files("distrlcc.evaluation").joinpath(name).read_text("utf-8")
     return environment.from_string(text)
 
 
-def _json(value: dict[str, Any]) -> bytes:
-    return f"{json.dumps(value, allow_nan=False)}\n".encode()
+def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
+    return f"{json.dumps(value, allow_nan=False, indent=indent)}\n".encode()
 
 
 def _file_names(kind: str, names: Iterable[str]) -> list[str]:

@@ -310,18 +310,6 @@ def open_map(number: int) -> int:
     return libbpf().call("bpf_map_get_fd_by_id", ctypes.c_uint32(number))
 
 
-def socket_record(fd: int, socket_fd: int) -> bytes:
-    """Return what a map of sockets' storage has for a socket of this process.
-
-    Raises:
-        OSError: `FileNotFoundError` where it has nothing.
-    """
-    value = ctypes.create_string_buffer(int.from_bytes(_info(fd)[12:16], "little"))
-    key = ctypes.c_int(socket_fd)
-    libbpf().call("bpf_map_lookup_elem", fd, ctypes.byref(key), value)
-    return value.raw
-
-
 def links_by_map() -> dict[int, int]:
     """Return the numbers of the registrations of struct_ops by their maps'."""
     found = {}

@@ -197,9 +197,7 @@ def _wait_for_readers() -> None:
         time.sleep(limits().tick)
 
 
-def register(
-    policy: Record, label: str, name: str, *, keep: bool = False, program: bytes | None = None
-) -> KernelControl:
+def register(policy: Record, label: str, name: str, *, keep: bool = False) -> KernelControl:
     """Load the program and register it as a congestion control.
 
     Args:
@@ -207,7 +205,6 @@ def register(
         label: What it is called in `registered`.
         name: The control's.
         keep: Whether it stays when this process has ended.
-        program: Another compiled program than the package's.
 
     Raises:
         ConfigError: The name is none, or taken.
@@ -218,8 +215,7 @@ def register(
     require_kernel()
     if keep:
         _require_pins()
-    elf = PROGRAM.read_bytes() if program is None else program
-    loaded = bpf.BpfObject(_renamed(elf, name))
+    loaded = bpf.BpfObject(_renamed(PROGRAM.read_bytes(), name))
     made = link = None
     try:
         # Load it.

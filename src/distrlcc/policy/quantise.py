@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.config import check_fields
 from distrlcc.errors import PolicyFileError
 from distrlcc.plugins import is_reference, short
 from distrlcc.policy import kernel_layout as layout
@@ -23,31 +21,9 @@ _WEIGHT_GREATEST = 100.0
 
 PACING, GUARD_LOSS = 1.25, 0.05
 """For policies that were trained without."""
-
-
-@dataclass(frozen=True)
-class KernelOptions:
-    """How a policy is used in the kernel, beside what it learned."""
-
-    pacing: float | None = None
-    """Pacing rate of a policy of windows, in windows per smoothed round trip; 0: bursts. None: the
-    policy's own, or `PACING`."""
-    guard_loss: float | None = None
-    """Share of packets lost that hands a connection to CUBIC's rule, half of it where packets queue
-    and three times it where they do not; 0: never. None: the policy's own, or `GUARD_LOSS`."""
-    guard_rounds: int = 2
-    """Round trips in a row that must be above it."""
-    floor: int = 4
-    """Least window, packets: of fewer, some wait for the receiver's timer."""
-    crowd: int = 128
-    """Busy connections from which on steps get longer, in proportion."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "pacing", 0, 16)
-        check_fields(self, "guard_loss", 0, 1)
-        check_fields(self, "guard_rounds", 1, 1000)
-        check_fields(self, "floor", 1, 100)
-        check_fields(self, "crowd", 1, 1_000_000)
+GUARD_ROUNDS, FLOOR, CROWD = 2, 4, 128
+"""Round trips in a row above the guard's bound; least window, packets, since of fewer some wait for
+the receiver's timer; busy connections from which on steps get longer, in proportion."""
 
 
 def quantise(
@@ -56,7 +32,6 @@ def quantise(
     windows: tuple[float, float],
     *,
     preference: float | None = None,
-    options: KernelOptions | None = None,
     name: str = "policy",
 ) -> Struct:
     """Return a policy as one `POLICY`.
@@ -66,13 +41,12 @@ def quantise(
         actions: Its action space, as `distrlcc.env.actions.ACTIONS` has it.
         windows: Least and greatest window, packets.
         preference: From 0 (throughput) to 1 (delay); None: the policy's own, if it has any.
-        options: How it is used; None: as is best.
         name: What messages call it.
 
     Raises:
         PolicyFileError: It does not fit.
     """
-    spec, arrays, options = policy.spec, policy.arrays, options or KernelOptions()
+    spec, arrays = policy.spec, policy.arrays
     _check(policy, actions, name)
     # What the policy sees, and when.
     to = np.zeros((), layout.POLICY)
@@ -99,8 +73,8 @@ def quantise(
         to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
         to["scale"] = fixed(actions.scale)
         to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
-    to["bounded"] = spec.guard > 0 and options.guard_loss != 0
-    _put_options(to, options, spec.pacing or PACING, spec.guard or GUARD_LOSS)
+    to["bounded"] = spec.guard > 0
+    _put_options(to, spec.pacing or PACING, spec.guard or GUARD_LOSS)
     _put_network(to, policy)
     return to
 
@@ -110,16 +84,14 @@ def follower() -> Struct:
     to = np.zeros((), layout.POLICY)
     to["follows"], to["actions"] = 1, 1
     to["observation"] = list(layout.SPACES).index("indigo")  # whose averages are counted
-    _put_options(to, KernelOptions(), PACING, 0.0)
+    _put_options(to, PACING, 0.0)
     return to
 
 
-def _put_options(to: Struct, options: KernelOptions, pacing: float, guard_loss: float) -> None:
-    pacing = pacing if options.pacing is None else options.pacing
-    guard_loss = guard_loss if options.guard_loss is None else options.guard_loss
-    to["gain_q8"], to["paced"] = round((pacing or 1.0) * 256), pacing > 0
-    to["guard_loss"], to["guard_rounds"] = fixed(guard_loss), options.guard_rounds
-    to["floor"], to["crowd"], to["catch_up"] = options.floor, options.crowd, 8
+def _put_options(to: Struct, pacing: float, guard_loss: float) -> None:
+    to["gain_q8"], to["paced"] = round(pacing * 256), 1
+    to["guard_loss"], to["guard_rounds"] = fixed(guard_loss), GUARD_ROUNDS
+    to["floor"], to["crowd"], to["catch_up"] = FLOOR, CROWD, 8
 
 
 def _put_network(to: Struct, policy: PolicyFile) -> None:

@@ -10,7 +10,6 @@ milliseconds), because that is where ties happen and where two programs come apa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -190,13 +189,12 @@ def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:
     )
 
 
-def compare(script: Script, kernel: Callable[..., int] | None = None) -> str | None:
-    """Run a script on both; return the first difference, or None. Tests plant another kernel."""
+def compare(script: Script) -> str | None:
+    """Run a script on both; return the first difference, or None."""
     scenario = script.scenario
     reference = Reference(scenario)
-    simulator = Simulator(
-        1, len(scenario.flows), with_ewmas=True, with_best=True, log_packets=256, kernel=kernel
-    )
+    flows = len(scenario.flows)
+    simulator = Simulator(1, flows, with_ewmas=True, with_best=True, log_packets=256)
     simulator.load(0, scenario)
     for step, (length, windows, pacing) in enumerate(
         zip(script.steps_ns, script.windows, script.pacing, strict=True)

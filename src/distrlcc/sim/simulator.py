@@ -15,7 +15,6 @@ Links of one batch may have fewer flows than K: the others' rows then stand stil
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -63,7 +62,6 @@ class Simulator:
         with_best: bool = False,
         with_histograms: bool = False,
         log_packets: int = 0,
-        kernel: Callable[..., int] | None = None,
     ) -> None:
         """Allocate the arrays.
 
@@ -74,7 +72,6 @@ class Simulator:
             with_best: Compute the oracle's window after each step.
             with_histograms: Count queueing delays and RTTs in histograms.
             log_packets: First size of the log of every packet (one link alone); 0: no log.
-            kernel: Another `advance` than the compiled kernel's, for tests of the check itself.
         """
         self.n_links, self.n_flows = n_links, n_flows
         n_all = n_links * n_flows
@@ -97,7 +94,6 @@ class Simulator:
         self.log: IntArray = np.zeros((log_packets + 1 if log_packets else 0, 4), np.int64)
         # Which kernel, and what is used of the arenas of traces, rings and queues.
         self.with_best = with_best
-        self._planted = kernel
         self._kernel: tuple[Any, ...] | None = None
         self._with_schemes = self._with_aqm = False
         self._duration = np.zeros(n_links)
@@ -278,7 +274,7 @@ class Simulator:
         rules = self.aqm if self._with_aqm or logs else None
         given = (each is not None for each in (rules, schemes, ewmas, histograms))
         variant = "-".join(str(each) for each in (*given, logs))
-        kernel = self._planted or _compiled_kernel(variant.lower())
+        kernel = _compiled_kernel(variant.lower())
         self._kernel = kernel, rules, schemes, ewmas, histograms
         return self._kernel
 

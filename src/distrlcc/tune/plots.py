@@ -20,15 +20,6 @@ _OTHERS: dict[str, Any] = {"color": "#888888", "lw": 0.8, "alpha": 0.55}
 _BEST: dict[str, Any] = {"color": "#D55E00", "lw": 1.6, "zorder": 4.0}
 
 
-def population_figures(
-    config: TuneConfig, reports: Sequence[Report], best: Report
-) -> dict[str, bytes]:
-    """Return ``population.png`` and ``.svg``; the lineage of the best report is highlighted."""
-    with mpl.rc_context({"font.size": 8.5}):
-        figure = _figure(config, reports, best)
-        return {f"population.{kind}": encode(figure, kind) for kind in ("png", "svg")}
-
-
 def lineage(reports: Sequence[Report], best: Report) -> list[Report]:
     """Return the reports that led to the best one, and itself."""
     ends = [segment.update for segment in best.schedule[1:]] + [best.update]
@@ -39,7 +30,11 @@ def lineage(reports: Sequence[Report], best: Report) -> list[Report]:
     return found
 
 
-def _figure(config: TuneConfig, reports: Sequence[Report], best: Report) -> Figure:
+@mpl.rc_context({"font.size": 8.5})
+def population_figures(
+    config: TuneConfig, reports: Sequence[Report], best: Report
+) -> dict[str, bytes]:
+    """Return ``population.png`` and ``.svg``; the lineage of the best report is highlighted."""
     space = space_of(config)
     figure = Figure((4.8, 2.2 + 1.15 * len(space)), layout="constrained")
     ratios = (1.8, *(1.0 for _ in space))
@@ -75,4 +70,4 @@ def _figure(config: TuneConfig, reports: Sequence[Report], best: Report) -> Figu
             axes.set_ylim(distribution.low, distribution.high)
     figure.align_ylabels()
     below[-1].set_xlabel("updates")
-    return figure
+    return {f"population.{kind}": encode(figure, kind) for kind in ("png", "svg")}
