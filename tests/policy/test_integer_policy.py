@@ -14,6 +14,7 @@ from distrlcc.policy import fixed_point, kernel_layout
 from distrlcc.policy.fixed_point import fixed
 from distrlcc.policy.integer_policy import IntegerPolicy, intervals
 from distrlcc.policy.kernel_layout import ONE
+from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
 from distrlcc.policy.quantise import quantise
 from distrlcc.types import IntervalStats
@@ -86,7 +87,8 @@ def changed(name: str, **changes: object) -> PolicyFile:
         (changed("dagger", observation="mine"), "no observation 'mine'; it has scale-free,"),
         (changed("one", hidden=(64, 65)), "65 recurrent cells do not fit .* room for 64"),
         (changed("indigo", hidden=(128, 64)), "192 inputs of a layer do not fit .* room for 128"),
-        (changed("dagger", hidden=(300,)), "304 inputs of a layer do not fit"),
+        (changed("one", hidden=(65, 64)), "129 inputs of a layer do not fit .* room for 128"),
+        (changed("dagger", hidden=(300,)), "300 inputs of a layer do not fit"),
         (changed("dagger", hidden=(64,) * 5), "5 dense layers do not fit .* room for 4"),
         (
             changed("one", hidden=(64,) * 5, post_hidden=9),
@@ -112,3 +114,42 @@ def test_weights_and_deviations_out_of_range_are_refused() -> None:
         broken = replace(policy, arrays=policy.arrays | {name: array})
         with pytest.raises(PolicyFileError, match=said):
             quantise(broken, ACTIONS["multiplicative"], WINDOWS)
+    # Weights that each fit, and sums that 64 bits would not hold.
+    policy = load_policy(find_policy("one"))
+    broken = replace(policy, arrays={k: v * 60 / abs(v).max() for k, v in policy.arrays.items()})
+    with pytest.raises(PolicyFileError, match=r"a layer can come to .* has room for 524288"):
+        quantise(broken, ACTIONS["fine"], WINDOWS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hidden", "post", "activation"),
+    [
+        ("mingru", (60, 64), 50, "relu"),
+        ("lstm", (20, 20), 17, "tanh"),
+        ("mingru", (33,), 9, "relu"),
+    ],
+)
+def test_a_layer_behind_the_recurrent_one_is_the_networks(
+    kind: str, hidden: tuple[int, ...], post: int, activation: str
+) -> None:
+    size = kernel_layout.SPACES["scale-free"]
+    spec = make_spec(
+        observation="scale-free",
+        observation_size=size + 9,
+        action="fine",
+        action_size=9,
+        kind=kind,
+        hidden=hidden,
+        post_hidden=post,
+        activation=activation,
+    )
+    policy = PolicyFile(spec, random_arrays(spec, 0.3))
+    network, n, rng = NumpyPolicy(policy), 40, np.random.default_rng(3)
+    twin = IntegerPolicy(quantise(policy, ACTIONS["fine"], WINDOWS), n)
+    state = network.initial_state(n)
+    for _ in range(5):
+        seen, action = rng.normal(0.0, 1.0, (n, size)), rng.integers(0, 9, n)
+        twin.rows["observation"][:, :size], twin.rows["action"] = fixed(seen), action
+        obs = np.concatenate([seen, np.eye(9)[action]], axis=1).astype(np.float32)
+        head, _, state = network.step(obs, state)
+        assert twin.head() / ONE == pytest.approx(head, abs=2e-4, rel=1e-4)

@@ -109,7 +109,10 @@ def test_hard_links_are_what_their_names_say() -> None:
     assert 20 <= sum(link.trace is not None for link in lossy) <= 44
     paired = [link.ack_jitter_ms for link in lossy if link.delayed_acks]
     assert min(paired) < 0.9 < max(paired)
-    assert all(150 <= 2 * link.delay_ms <= 800 and link.loss <= 0.01 for link in links["long"])
+    rtts = [2 * link.delay_ms for link in links["long"]]
+    assert 150 <= min(rtts) < 250 < 600 < max(rtts) <= 800
+    assert all(1 <= (link.rate_mbps or 0) <= 100 for link in links["long"])
+    assert 0.005 < max(link.loss for link in links["long"]) <= 0.01
     assert 20 <= sum(link.loss > 0 for link in links["long"]) <= 44
     for name, each in links.items():
         assert not {s.link for s in SUITES[name].scenarios("validation")} & set(each)

@@ -26,14 +26,12 @@ from distrlcc.sim.suites import BEST_CWND, trace_suite, unique_names
 
 _ALONE = (*ALONE, "guarded")
 _CROWD = (*TOGETHER, "excess_loss")
+_LONE = (
+    *("random", "dynamic", "cellular", "shallow", "jitter", "silent"),
+    *("falls", "slow", "fast", "whole-ms", "lossy", "long"),
+)
 BENCHMARKS = (
-    *(
-        Benchmark(suite, (), 64, _ALONE)
-        for suite in (
-            *("random", "dynamic", "cellular", "shallow", "jitter"),
-            *("silent", "falls", "slow", "fast", "whole-ms", "lossy", "long"),
-        )
-    ),
+    *(Benchmark(suite, (), 64, _ALONE) for suite in _LONE),
     Benchmark("indigo-grid/26", (), None, _ALONE, name="satellite, 800 ms"),
     Benchmark("dynamic", (), 128, RECOVERY),
     *(Benchmark(suite, (), 32, _CROWD) for suite in ("shared-2", "shared-4", "shared-rtt")),
@@ -149,9 +147,13 @@ class Scorecard:
         return found
 
     def table(self) -> Table:
-        """Return the gates' table for a terminal; a cross stands where a policy is outside one."""
+        """Return a terminal's table, where a cross marks that a policy is outside a gate."""
         rows = []
-        for line in filter(lambda line: line.bound, self.lines):
+        shown = {line.label for line in self.lines if line.bound}
+        for line in self.lines:
+            if not line.bound and line.label in shown:  # of links without a gate the first score
+                continue
+            shown.add(line.label)
             marks = zip(line.cells, self.learned, line.passed, strict=True)
             cells = [cell + " ✗" * (learned and not passed) for cell, learned, passed in marks]
             name = f"{line.label}: {line.title}"

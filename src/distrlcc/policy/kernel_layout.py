@@ -1,8 +1,9 @@
 """What the kernel's program and its users share: names, sizes and the C structs as NumPy types.
 
-Each type mirrors the struct of the same name in ``net/kernel/layout.h``; whoever changes `POLICY`
-changes its size, by which programs that were loaded before are told apart. The program's object
-``net/kernel/distrlcc.bpf.o`` has these data sections, which can be mapped:
+Each type mirrors the struct of the same name in ``net/kernel/layout.h``; whoever changes `POLICY`,
+or what a field of it means, changes its size, by which programs that were loaded before are told
+apart. The program's object ``net/kernel/distrlcc.bpf.o`` has these data sections, which can be
+mapped:
 
 - `POLICIES`: two `POLICY` slots. A user writes the one that is not in use, then the generation.
 - `CONTROL`: a `CONTROL_TYPE`. Slot ``generation & 1`` is in use; 0: none, sockets use CUBIC.
@@ -29,8 +30,8 @@ PLACES, TRIAL, FORM = ".data.places", ".data.trial", ".rodata.form"
 ONE = 1 << 24
 """1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point."""
 RATE_ONE = 1 << 16
-WEIGHT_SHIFT = 24
-"""Bits after a weight's point; 2^31 stands for 0."""
+WEIGHT_SHIFT = 20
+"""Bits after a weight's point, which leave room for large sums; 2^31 stands for 0."""
 MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 64
 MAX_LAYERS = MAX_DENSE + 2
 MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 128, 256, 1 << 16, 1024
@@ -61,8 +62,8 @@ LAYER = _struct(("<u4", "rows columns weights bias activation"))
 POLICY = np.dtype(
     [
         *_named("<u4", "observation observed actions has_preference dense state state_input"),
-        *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 paced guard_rounds floor"),
-        *_named("<u4", "crowd follows bounded gates post_hidden unused"),
+        *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 guard_rounds floor"),
+        *_named("<u4", "crowd follows bounded gates post_hidden"),
         *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
         *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
         ("mean", "<i8", MAX_INPUTS),

@@ -134,7 +134,7 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
         if arrays[name].shape != shape:
             raise PolicyFileError(
                 f"{path}: {name} has shape {arrays[name].shape}, its spec asks for {shape}; "
-                "the weights belong to another policy"
+                "the weights belong to another policy, or to an older distrlcc: train it again"
             )
         if not np.isfinite(arrays[name]).all():
             raise PolicyFileError(

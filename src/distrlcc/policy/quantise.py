@@ -16,8 +16,9 @@ from distrlcc.policy.policy_file import PolicyFile
 
 Struct = NDArray[np.void]
 _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
-_WEIGHT_GREATEST = 100.0
-
+_WEIGHT_GREATEST, _INPUT_GREATEST = 100.0, 10.0
+_SUM_GREATEST = 2.0**19
+"""With 44 bits after a product's point, 64 bits have room for less than this."""
 
 PACING, GUARD_LOSS = 1.25, 0.05
 """For policies that were trained without."""
@@ -89,7 +90,7 @@ def follower() -> Struct:
 
 
 def _put_options(to: Struct, pacing: float, guard_loss: float) -> None:
-    to["gain_q8"], to["paced"] = round(pacing * 256), 1
+    to["gain_q8"] = round(pacing * 256)
     to["guard_loss"], to["guard_rounds"] = fixed(guard_loss), GUARD_ROUNDS
     to["floor"], to["crowd"], to["catch_up"] = FLOOR, CROWD, 8
 
@@ -140,6 +141,21 @@ def _layers(policy: PolicyFile) -> list[tuple[NDArray[Any], NDArray[Any], int]]:
     return layers
 
 
+def _greatest_sum(policy: PolicyFile) -> float:
+    """Return the most that a layer can come to before its activation, whatever is observed."""
+    spec, greatest = policy.spec, 0.0
+    bound, state = np.full(spec.observation_size, _INPUT_GREATEST), np.ones(spec.state_size)
+    for number, (weight, bias, activation) in enumerate(_layers(policy)):
+        seen = bound if weight.shape[1] == len(bound) else np.concatenate([bound, state])
+        total = np.abs(weight) @ seen + np.abs(bias)
+        greatest = max(greatest, float(total.max()))
+        if spec.state_size and number == len(spec.dense):
+            bound = np.concatenate([bound, state]) if spec.post_hidden else state
+        else:
+            bound = np.ones(len(total)) if activation == layout.TANH else total
+    return greatest
+
+
 def _check(policy: PolicyFile, actions: Any, name: str) -> None:
     """Refuse what does not fit the program."""
     spec = policy.spec
@@ -161,7 +177,7 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
         ("dense layers", len(spec.dense), layout.MAX_DENSE),
         ("layers", len(sizes), layout.MAX_LAYERS),
         ("recurrent cells", spec.state_size, layout.MAX_STATE),
-        ("inputs of a layer", max(_padded(columns) for _, columns in sizes), layout.MAX_COLUMNS),
+        ("inputs of a layer", max(columns for _, columns in sizes), layout.MAX_COLUMNS),
         ("outputs of a layer", max(rows for rows, _ in sizes), layout.MAX_ROWS),
         ("weights", sum(rows * _padded(columns) for rows, columns in sizes), layout.MAX_WEIGHTS),
         ("biases", sum(rows for rows, _ in sizes), layout.MAX_BIASES),
@@ -187,6 +203,12 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
         raise PolicyFileError(
             f"{name}: a weight is {greatest:g}, the kernel's program has room for "
             f"{_WEIGHT_GREATEST:g}; train it again, such weights are those of a run that diverged"
+        )
+    total = _greatest_sum(policy)
+    if total >= _SUM_GREATEST:
+        raise PolicyFileError(
+            f"{name}: a layer can come to {total:.0f}, the kernel's program has room for "
+            f"{_SUM_GREATEST:g}; train it again, such weights are those of a run that diverged"
         )
     if policy.arrays["normalizer.std"].min() < _STD_LEAST:
         raise PolicyFileError(

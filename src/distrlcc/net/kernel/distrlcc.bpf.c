@@ -213,7 +213,7 @@ void BPF_PROG(start, struct sock *sk)
 	if (place)
 		follow(c, place);
 	tp->snd_ssthresh = NEVER;
-	if (sk->sk_pacing_status == 0 && (POLICY_OF(c)->paced || !POLICY_OF(c)->actions))
+	if (sk->sk_pacing_status == 0)
 		sk->sk_pacing_status = PACING_NEEDED;
 	apply(sk, c, NEVER);
 }

@@ -8,7 +8,7 @@
 #define MAX_ROWS 256
 #define MAX_WEIGHTS (1 << 16)
 #define MAX_BIASES 1024
-#define WEIGHT_SHIFT 24
+#define WEIGHT_SHIFT 20
 #define MAX_PLACES 1024
 
 enum { SCALE_FREE, SCALE_FREE_RECENT, SCALE_FREE_SPREAD, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
@@ -21,10 +21,10 @@ struct layer {
 /* Numbers have 24 bits after the point (ONE), rates (packets/s) 16. */
 struct policy {
 	__u32 observation, observed, actions, has_preference, dense, state, state_input;
-	__u32 sample, step_us, interval_q16, catch_up, gain_q8, paced, guard_rounds, floor;
+	__u32 sample, step_us, interval_q16, catch_up, gain_q8, guard_rounds, floor;
 	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
 	__u32 bounded, gates; /* whether the guard bounds windows; an LSTM's cell has 4, a minGRU's 2 */
-	__u32 post_hidden, unused; /* width of a dense layer behind the recurrent one */
+	__u32 post_hidden; /* width of a dense layer behind the recurrent one */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
 	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */
