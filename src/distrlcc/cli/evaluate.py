@@ -72,8 +72,8 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--flows N,…", text, _counts, default="")
     text = (
-        "every suite, with the gates that a policy for every link must pass; on each --trace, "
-        "the greatest power of the schemes; exit code 1: not all"
+        "all kinds of links, with the gates that a policy for every link must pass; on each "
+        "--trace, the greatest power of the schemes; exit code 1: not all"
     )
     add("--scorecard", text, bool)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")

@@ -88,7 +88,7 @@ class PolicySpec:
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths; the last one is the recurrent layer's, if any (Indigo: ``(32,)``)."""
     post_hidden: int = 0
-    """Width of a dense layer behind the recurrent one, of the state and what made it; 0: none."""
+    """Width of a dense layer after the recurrent one, whose input and state it reads; 0: none."""
     activation: Activation = "relu"
     """Activation of the dense layers."""
     step_ms: float = 10.0

@@ -37,9 +37,8 @@ class NetworkConfig:
     hidden: tuple[int, ...] = (64, 64)
     """Layer widths."""
     post_hidden: int = 0
-    """Width of a dense layer behind the recurrent one, of its state and of what it was given: what
-    is remembered then changes what is made of what is seen. 0: none. A user's network may read
-    it."""
+    """Width of a dense layer after the recurrent one, whose input and state it reads; 0: none. A
+    user's network may read it."""
     activation: Literal["relu", "tanh"] = "relu"
     """Activation of the dense layers."""
 
