@@ -374,6 +374,7 @@ def test_programs_of_others_are_scored_by_the_links_log(tmp_path: Path) -> None:
     assert re.search(r"'false [\d.]+ 24730' ended with exit code 1: it said nothing", done.stderr)
 
 
+@pytest.mark.long
 @_real_packets
 def test_flows_share_a_link_from_their_start_times_on(tmp_path: Path) -> None:
     link = Link(rate_mbps=12.032, delay_ms=10.0, queue_packets=40)

@@ -263,7 +263,10 @@ def test_a_connection_is_paced_at_its_policys_gain(
     assert statistics.median(gains[20:]) == pytest.approx(gain, rel=0.01)
 
 
-@pytest.mark.parametrize("hides", [False, True], ids=["libbpf", "pylibbpf"])
+@pytest.mark.parametrize(
+    "hides",
+    [pytest.param(False, id="libbpf"), pytest.param(True, id="pylibbpf", marks=pytest.mark.long)],
+)
 def test_one_that_is_kept_stays_until_it_is_unloaded(record: Any, name: str, hides: bool) -> None:
     if hides and not bpf.bundled():
         pytest.skip("pylibbpf is not installed")
