@@ -69,14 +69,14 @@ docs: venv
 
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
-# Many tests wait rather than compute: three at a time keep two cores busy. The longest files begin
+# Many tests wait rather than compute: four at a time keep two cores busy. The longest files begin
 # first: add --store-durations to write anew which these are.
 # First one process compiles for numba and writes what Python compiles, which all others would do
 # anew side by side.
 unit:
 	@$(BIN)/distrlcc check sim --scenarios 1 && $(BIN)/distrlcc check env
 	@$(PYTEST) --collect-only tests > /dev/null || true
-	$(PYTEST) tests -n 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder
 
 # What does not fit into `make test`: other paths to what the suite shows once.
 test-long: venv
