@@ -48,7 +48,6 @@ class Heard(Callbacks):
         self.policies.append(policy)
 
 
-@pytest.mark.slow
 def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
     heard = Heard()
     policy = train_recipe("quickstart", out=tmp_path / "run", callbacks=[heard], show=False, **TINY)

@@ -289,7 +289,7 @@ def endless(stats, env, config):
 SMALL = "num_envs=8 total_steps=4096 ppo.rollout_length=64 held_out.links=2 held_out.every=1"
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -18,7 +18,7 @@ from tests.actors.shared import SMALL, STOP_SECONDS, acting, told
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, rows, updates
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.timeout(400)]
 
 ENDLESS = """ppo.num_epochs=10000000 ppo.use_kl_loss=false ppo.rollout_length=64
     actors.envs_per_worker=1 held_out.links=2 held_out.seconds=1 ppo.minibatch_size=64"""

@@ -23,7 +23,7 @@ from tests.actors.shared import SMALL, STOP_SECONDS, acting, told, workers
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import rows, updates
 
-pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.net, pytest.mark.timeout(400)]
 
 NOTICE_SECONDS = 30.0
 KEYS = (*SMALL.split(), "actors.segments_per_update=4")

@@ -37,7 +37,6 @@ def _measured(tmp_path: Path, words: str, *more: str) -> Any:
     return json.loads(target.read_text())
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_scaling_and_a_slow_process(tmp_path: Path) -> None:
     words = f"{SCALING} {SLOW} {6 * UPDATE} --slow-seeds 1"
@@ -66,7 +65,6 @@ def test_scaling_and_a_slow_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.net
 def test_an_exchange_between_hosts() -> None:
     try:
@@ -80,7 +78,6 @@ def test_an_exchange_between_hosts() -> None:
     assert found["efficiency"] == sorted(found["efficiency"], reverse=True)
 
 
-@pytest.mark.slow
 def test_two_workers_deliver_what_they_act(tmp_path: Path) -> None:
     words = "actors --workers 2 --seconds 6 --set dagger.rollout_length=64"
     (row,) = _measured(tmp_path, words)["actors"]
@@ -90,7 +87,6 @@ def test_two_workers_deliver_what_they_act(tmp_path: Path) -> None:
     assert row["publish_ms_median"] <= row["publish_ms_p99"]
 
 
-@pytest.mark.slow
 def test_threads_and_torch_rpc(tmp_path: Path) -> None:
     words = "engines --engines in-process,torch-rpc --workers 2 --seconds 0.2"
     rows = _measured(tmp_path, words)["engines"]
@@ -100,7 +96,6 @@ def test_threads_and_torch_rpc(tmp_path: Path) -> None:
         assert 0.0 < row["broadcast_ms_median"] <= row["broadcast_ms_p99"]
 
 
-@pytest.mark.slow
 def test_real_packets(tmp_path: Path) -> None:
     told = _measured(tmp_path, "net --seconds 1 --flows 1", "--rates", "")
     assert told["sender"]["packets_per_second"] > 0
@@ -112,6 +107,7 @@ def test_real_packets(tmp_path: Path) -> None:
         assert world["flows_per_core"] > 0
 
 
+@pytest.mark.long
 def test_who_hears_late_of_a_fall_does_worse(tmp_path: Path) -> None:
     found = _measured(tmp_path, "late falls --links 4")
     powers = [found[late]["power"] for late in ("0", "0.5", "1", "2")]
@@ -121,7 +117,6 @@ def test_who_hears_late_of_a_fall_does_worse(tmp_path: Path) -> None:
     assert found["1"]["recovery_rtts"] > 1.0 + found["0"]["recovery_rtts"]
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_both_ways_to_tune_train_as_much(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
@@ -134,7 +129,6 @@ def test_both_ways_to_tune_train_as_much(tmp_path: Path) -> None:
     assert all(one["best"] >= one["final"] >= one["median"] for one in (pbt, random))
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.net
 def test_a_cluster_of_hosts(tmp_path: Path) -> None:
@@ -172,7 +166,6 @@ def test_wrong_flags_are_one_line_before_anything_is_measured(
     assert says in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["scaling", "parity"])
 def test_ctrl_c_is_one_line(capfd: pytest.CaptureFixture[str], command: str) -> None:
     scaling = command == "scaling"

@@ -125,7 +125,6 @@ def _play(tmp_path: Path, words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.net
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
     outcomes = _play(tmp_path, "--only single --seed 6 --faults 1")
@@ -135,7 +134,6 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.net
 @pytest.mark.parametrize(
     ("topology", "seed"), [("ranks", 37), ("nodes", 32), ("actors", 59), ("ray-ranks", 3)]

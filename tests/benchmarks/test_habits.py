@@ -28,7 +28,6 @@ def test_the_distance_is_the_greatest_gap_between_two_shares() -> None:
     assert distances(some + 1e-5, some) == [0.0, 0.0]  # as whole numbers are in the kernel
 
 
-@pytest.mark.slow
 @pytest.mark.net
 @pytest.mark.usefixtures("record")
 def test_the_kernel_and_the_simulators_are_compared(tmp_path: Path) -> None:

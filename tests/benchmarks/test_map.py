@@ -13,7 +13,7 @@ from benchmarks.__main__ import COMMANDS
 from distrlcc.cli.main import main
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_map_has_a_score_in_each_cell_and_marks_where_a_scheme_has_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

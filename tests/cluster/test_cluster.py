@@ -239,7 +239,6 @@ def cluster(tmp_path_factory: Any) -> Iterator[Cluster]:
                 made.run(host, "cluster", "stop", code=None)
 
 
-@pytest.mark.slow
 @pytest.mark.net
 def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -> None:
     run, token = cluster.run, {"DISTRLCC_TOKEN": cluster.token}
@@ -271,7 +270,6 @@ def test_who_does_not_fit_is_refused_at_once(cluster: Cluster, tmp_path: Path) -
     assert cluster.hosts.processes(1) == []
 
 
-@pytest.mark.slow
 @pytest.mark.net
 def test_a_host_joins_and_all_are_examined(cluster: Cluster, tmp_path: Path) -> None:
     _join(cluster, "--resource", "actor=4")
@@ -313,7 +311,6 @@ def _join(cluster: Cluster, *more: str) -> None:
         cluster.run(1, *words, DISTRLCC_TOKEN=cluster.token)
 
 
-@pytest.mark.slow
 @pytest.mark.net
 @pytest.mark.long
 def test_a_head_on_loopback_listens_there_alone(make_hosts: Any, tmp_path: Path) -> None:
@@ -331,7 +328,6 @@ def test_a_head_on_loopback_listens_there_alone(make_hosts: Any, tmp_path: Path)
     assert cluster.hosts.processes(0) == []
 
 
-@pytest.mark.slow
 @pytest.mark.net
 @pytest.mark.long
 @pytest.mark.timeout(200)
@@ -364,7 +360,6 @@ def test_a_population_trains_on_all_hosts(cluster: Cluster, tmp_path: Path) -> N
     assert any(len(report.schedule) > 1 for report in reports)
 
 
-@pytest.mark.slow
 @pytest.mark.net
 @pytest.mark.long
 def test_a_cut_machine_is_given_up_joins_again_and_leaves_nothing(cluster: Cluster) -> None:

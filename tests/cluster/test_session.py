@@ -39,7 +39,6 @@ with ray_session(cpus=1) as ray:
 """
 
 
-@pytest.mark.slow
 def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> None:
     name, value = "DISTRLCC_TEST_MARK", tmp_path.name
     own = {name: value, "SPT_NOENV": "1", "RAY_ADDRESS": "192.0.2.99:1"}
@@ -74,8 +73,8 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
     wait_until(lambda: not marked(f"{name}={value}"), 20.0, "the end of all its processes")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["gcs_server", pytest.param("raylet", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
 def test_a_run_ends_with_its_ray(part: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train = shlex.split("-m distrlcc train quickstart --engine ray --no-tensorboard --out")

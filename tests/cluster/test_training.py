@@ -33,7 +33,6 @@ from tests.parallel.commands import Command, rows, updates
 
 ray = pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(500),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]

@@ -50,7 +50,6 @@ def test_the_bench_measures_one_environment_beside_many(capsys: pytest.CaptureFi
     assert found["ratio"] > 1.0  # by far: one call steps them all
 
 
-@pytest.mark.slow
 def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     tmp_path: Path, receiver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -288,7 +288,7 @@ def _real_packets(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that emulates links, for which it needs root."""
     needed = os.geteuid() == 0 and Path("/dev/net/tun").exists()
     skip = pytest.mark.skipif(not needed, reason="needs root and /dev/net/tun")
-    return pytest.mark.slow(pytest.mark.net(pytest.mark.timeout(300)(skip(test))))
+    return pytest.mark.net(pytest.mark.timeout(300)(skip(test)))
 
 
 def _evaluate(folder: Path, suite: str, against: str) -> subprocess.CompletedProcess[str]:
@@ -398,6 +398,7 @@ def test_flows_share_a_link_from_their_start_times_on(tmp_path: Path) -> None:
         assert times[-1] - zero < end + 390
 
 
+@pytest.mark.long
 @_real_packets
 def test_a_shared_link_is_scored() -> None:
     flows = (Flow(cwnd=10.0), Flow("fixed", cwnd=20.0, start_s=0.2))

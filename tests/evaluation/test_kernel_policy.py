@@ -13,7 +13,9 @@ POLICIES = ["one", "dagger", "preference", "cloning", "gail", "indigo", "aurora"
 LEAST = 0.999
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize(
+    "suite", [s if s == "dynamic" else pytest.param(s, marks=pytest.mark.long) for s in SUITES]
+)
 @pytest.mark.parametrize("name", ["one", "dagger"])
 def test_the_same_action_follows_in_whole_numbers(name: str, suite: str) -> None:
     scenarios = load_suite(suite).scenarios("test", 6)

@@ -37,6 +37,8 @@ CASES = {
     "modules": "env.observation=observation:Small network.kind=network:Gated "
     "env.reward.name=reward:reward learner=learner:Reinforce",
 }
+OFTEN = ("action", "suite", "modules")
+"""Cases that differ: what others use, these and the test of several processes use, too."""
 RAY = (
     "train quickstart --engine ray --processes 2",
     "train quickstart --engine ray --topology actor-learner --workers 2",
@@ -76,9 +78,8 @@ def _sent(
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.long) if c == "all" else c for c in CASES]
+    "case", [c if c in OFTEN else pytest.param(c, marks=pytest.mark.long) for c in CASES]
 )
 def test_an_example_trains_resumes_is_evaluated_and_sends(
     case: str, plugins: Path, receiver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +110,6 @@ def test_an_example_trains_resumes_is_evaluated_and_sends(
     assert re.search(rf'"{place}:\w+@[0-9a-f]{{16}}"', (cut / "config.toml").read_text())
 
 
-@pytest.mark.slow
 def test_a_resume_with_a_changed_source_is_refused_and_a_load_begins_anew(
     plugins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,7 +134,6 @@ def test_a_resume_with_a_changed_source_is_refused_and_a_load_begins_anew(
     assert updates(out) == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
 def test_a_policy_with_a_changed_observation_is_refused(plugins: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["quickstart", "--set", *SMALL, CASES["observation"].format(plugins)]
@@ -148,22 +147,21 @@ def test_a_policy_with_a_changed_observation_is_refused(plugins: Path, tmp_path:
         assert "observation.py has changed" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_several_processes_train_with_users_code(plugins: Path, tmp_path: Path) -> None:
     words = ["quickstart", "--processes", "2", "--set", *SMALL, "distributed.straggler_share=0"]
     assert _train(tmp_path / "run", *words, *CASES["all"].format(plugins).split()) == 0
     assert updates(tmp_path / "run") == [1, 2, 3]
 
 
-@pytest.mark.slow
 def test_a_learner_learns_the_same_on_two_ranks(plugins: Path) -> None:
     learner = CASES["learner"].format(plugins)
     words = ["check", "parity", "quickstart", "--seeds", "0", "--set", learner, "num_envs=32"]
     assert main(words) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("topology", ["decentralized", "actor-learner"])
+@pytest.mark.parametrize(
+    "topology", [pytest.param("decentralized", marks=pytest.mark.long), "actor-learner"]
+)
 def test_machines_have_the_same_files_in_different_folders(topology: str, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -208,7 +206,6 @@ def test_a_scheme_is_evaluated_and_sends(
     assert _sent(receiver, scheme, place=tmp_path / "sent.json")["acked"] > 0
 
 
-@pytest.mark.slow
 def test_training_beside_a_scheme_resumes_bit_for_bit_and_it_can_be_imitated(
     plugins: Path, tmp_path: Path
 ) -> None:
@@ -242,7 +239,6 @@ def test_training_beside_a_scheme_resumes_bit_for_bit_and_it_can_be_imitated(
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reference", "kind"),
     [
@@ -301,7 +297,6 @@ class Leaky(Network):
 """
 
 
-@pytest.mark.slow
 def test_a_network_with_memory_keeps_its_contract_and_trains(tmp_path: Path) -> None:
     (tmp_path / "leaky.py").write_text(MEMORY)
     network = f"{tmp_path}/leaky.py:Leaky"
@@ -406,7 +401,6 @@ BAD: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_what_breaks_its_contract_is_found(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -23,7 +23,6 @@ from distrlcc.evaluation.contender import PolicyController, contender_from_file
 from distrlcc.types import Ack, IntervalStats
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.net,
     pytest.mark.skipif(
         importlib.util.find_spec("aioquic") is None,

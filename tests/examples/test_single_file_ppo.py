@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PPO = Path(__file__).parents[2] / "examples" / "single_file_ppo.py"
 
 
-@pytest.mark.slow
 def test_rewards_rise() -> None:
     words = ("--num-envs", "64", "--total-timesteps", str(64 * 64 * 12))
     command = [sys.executable, str(PPO), *words]

@@ -73,7 +73,7 @@ def _train(
     ("task", "bound", "changes"),
     [
         ("match", 0.85, {}),
-        ("track", 0.9, {}),
+        pytest.param("track", 0.9, {}, marks=pytest.mark.long),
         pytest.param("match", 0.7, {"kind": "lstm", "hidden": (32, 16)}, marks=pytest.mark.long),
     ],
 )

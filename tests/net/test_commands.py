@@ -16,7 +16,7 @@ import pytest
 
 from distrlcc.cli.main import main
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 
 
 class Command:

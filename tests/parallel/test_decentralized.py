@@ -113,7 +113,6 @@ def test_a_run_is_whole_though_rank_0_scores_for_longer_than_any_limit(finished:
     assert "held_out_reward_sample" in metrics[7]
 
 
-@pytest.mark.slow
 def test_a_resume_may_use_another_number_of_processes(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +140,6 @@ def _contents(out: Path) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in out.rglob("[!.]*") if p.is_file()}
 
 
-@pytest.mark.slow
 def test_sigterm_saves_and_time_ends_a_run(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
@@ -164,7 +162,6 @@ def test_sigterm_saves_and_time_ends_a_run(finished: Path, tmp_path: Path) -> No
     assert rows(out)[-1]["seconds"] >= seconds > rows(out)[-2]["seconds"]
 
 
-@pytest.mark.slow
 def test_dagger_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     _train("imitation", "--out", out, "--set", *DAGGER, f"total_steps={2 * UPDATE}")
@@ -175,7 +172,6 @@ def test_dagger_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert saved(out)["counters"]["steps"] == 5 * UPDATE
 
 
-@pytest.mark.slow
 def test_a_flipped_bit_ends_the_run_and_names_the_rank(tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ["num_envs=6", "distributed.sync_check_every=1", "checkpoint_every=1"]
@@ -188,7 +184,6 @@ def test_a_flipped_bit_ends_the_run_and_names_the_rank(tmp_path: Path) -> None:
     assert updates(out) == [1, 2, 3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("elastic", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_left_out(
     tmp_path: Path, elastic: bool, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +222,6 @@ def test_what_is_not_finite_is_refused_and_who_sends_it_twice_is_left_out(
         )
 
 
-@pytest.mark.slow
 def test_nothing_is_learned_of_what_was_late_and_all_is_named(tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = ("num_envs=6", "distributed.sync_check_every=1", f"total_steps={6 * 96}")
@@ -259,7 +253,6 @@ def test_whose_weights_differ_is_judged_by_the_majority(checksums: str, named: s
         assert ("".join(found), caught.value.exit_code) == (named, 1)
 
 
-@pytest.mark.slow
 def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(tmp_path: Path) -> None:
     envs, length, count = 4, 32, 5
     settings = (f"num_envs={envs}", f"ppo.rollout_length={length}", "held_out.every=100")
@@ -281,9 +274,15 @@ def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(tmp_path: Path) -> No
     assert rows(slow)[-1]["steps"] == envs * length * count
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "update"), [("die_saving", 0), ("die_unrecorded", 2), ("die_unrecorded", 4)]
+    ("what", "update"),
+    [
+        ("die_unrecorded", 2),
+        *(
+            pytest.param(*c, marks=pytest.mark.long)
+            for c in (("die_saving", 0), ("die_unrecorded", 4))
+        ),
+    ],
 )
 def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], what: str, update: int
@@ -300,7 +299,6 @@ def test_where_rank_0_dies_the_next_one_writes_what_is_missing(
     assert NumpyPolicy.load(out / "policy.safetensors").notes["update"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["ppo-lstm", "dagger", "agents"])
 def test_two_processes_learn_what_one_learns(case: str) -> None:
     settings = DAGGER if case == "dagger" else PPO
@@ -315,7 +313,7 @@ def test_two_processes_learn_what_one_learns(case: str) -> None:
     assert max(parity.weights, *parity.metrics.values()) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_have_the_learning_curves_of_one() -> None:
     config = override(recipe("quickstart"), list(PPO))
     one, several = learning_curves(config, 2, 8, seeds=range(2))

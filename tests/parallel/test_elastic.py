@@ -20,7 +20,7 @@ from tests.hosts import rank_processes, wait_until
 from tests.parallel import group_targets
 from tests.parallel.commands import rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.net, pytest.mark.timeout(400)]
 
 ENVS, ROWS = 24, 16
 SMALL = f"""num_envs={ENVS} ppo.rollout_length={ROWS} ppo.minibatch_size=96 network.hidden=[8]

@@ -75,7 +75,6 @@ def _refused(spec: RankSpec, own: Mapping[str, str]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_group_exchanges_misses_loses_refuses_and_admits(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +144,6 @@ def _check_exchanges(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert second["counts"][:2] == [0, 1]
 
 
-@pytest.mark.slow
 def test_a_death_is_noticed_by_those_who_wait_for_others() -> None:
     # Among four a sum goes through others: who waits for one of them saw no connection close.
     limit = 30.0
@@ -155,7 +153,6 @@ def test_a_death_is_noticed_by_those_who_wait_for_others() -> None:
     assert max(outcome.results.values()) < limit / 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("slot", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_who_is_lost_while_a_group_is_built_is_waited_for_once(
     slot: int, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from distrlcc.runs.checkpoint import load_checkpoint
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, rows, saved, updates
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240)]
 
 PPO = """num_envs=4 checkpoint_every=5 held_out.every=1000 held_out.links=2 held_out.seconds=0.3
     env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16 ppo.minibatch_size=64
@@ -144,7 +144,8 @@ def test_should_rank_0_stop_while_it_scores_no_update_is_lost_or_written_twice(
     assert 0 < load_policy(out / "policy.safetensors").notes["update"] <= len(rows(out))
 
 
-@pytest.mark.parametrize("freezes", [2, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("freezes", [2, 8])
 def test_rank_0_freezes_again_and_again_and_each_update_has_its_row(
     tmp_path: Path, freezes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

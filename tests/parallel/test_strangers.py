@@ -22,7 +22,7 @@ from tests.parallel.commands import updates
 from tests.parallel.test_elastic import NODE
 from tests.parallel.test_elastic import SMALL as EQUALS
 
-pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.net, pytest.mark.timeout(300)]
 
 ROOT, STRANGERS = Path(__file__).parents[2], "tests.parallel.strangers"
 PORTS = {
@@ -148,6 +148,7 @@ def test_strangers_change_nothing(
     assert all("Traceback" not in hosts.log(process) for process in runs)
 
 
+@pytest.mark.long
 def test_the_script_does_run_a_command_where_it_reaches_torch_rpc(tmp_path: Path) -> None:
     words = [sys.executable, "-m", STRANGERS]
     with subprocess.Popen(

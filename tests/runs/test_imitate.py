@@ -212,7 +212,8 @@ def test_a_run_goes_on_with_its_own_data_only(oracle: Path, tmp_path: Path) -> N
         moved.rename(oracle)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("mlp", marks=pytest.mark.long), "lstm"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) -> None:
     """99 sequences, some shorter; the last minibatch of the second rank is empty."""
     odd = f"imitation.sequence_length=7 imitation.minibatch_size=98 network.kind={kind}"
@@ -242,7 +243,6 @@ def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(oracle: Path, tmp_p
     assert updates(out) == list(range(1, epochs + 1))
 
 
-@pytest.mark.slow
 def test_two_ranks_learn_gails_reward_from_a_data_set_and_go_on(tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     _collect(data, "--steps", 2000, "--num-envs", 16, "--set", "env.episode_s=0.5")

@@ -14,7 +14,7 @@ import pytest
 from distrlcc.runs.checkpoint import load_checkpoint
 from tests.parallel.commands import Command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 
 TINY = """num_envs=6 checkpoint_every=5 held_out.every=1000 held_out.links=2 held_out.seconds=0.3
     env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16 ppo.minibatch_size=64
@@ -64,7 +64,7 @@ def test_a_full_disk(tmp_path: Path, disk: Path, processes: int) -> None:
     assert load_checkpoint(out / "checkpoints/latest.safetensors")["counters"]["update"] >= 5
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_folder_that_is_removed(tmp_path: Path, processes: int) -> None:
     out = tmp_path / "run"
     with Command(tmp_path, *_train(out, processes)) as run:

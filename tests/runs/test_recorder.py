@@ -203,6 +203,7 @@ def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+@pytest.mark.long
 @EACH
 def test_rank_0_is_frozen_before_each_line_in_turn(tmp_path: Path, step: int) -> None:
     number, froze = 0, True
@@ -248,6 +249,7 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
         yield made
 
 
+@pytest.mark.long
 @EACH
 def test_a_successor_is_frozen_before_each_line_of_taking_over(tmp_path: Path, step: int) -> None:
     number, froze = 0, True

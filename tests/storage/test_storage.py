@@ -299,7 +299,7 @@ with storage.claim():
 """
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("kind", [pytest.param("folder", marks=pytest.mark.long), "s3"])
 def test_kills_at_any_moment_leave_the_newest_stored(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -14,8 +14,6 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.tune.report import Report, read_reports
 from tests.hosts import wait_until
 
-pytestmark = pytest.mark.slow
-
 TINY = """--set num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=3
     held_out.seconds=0.5 env.suites=["random"] env.suite_weights=[] env.episode_s=2.0"""
 SYNCH = """tune pbt quickstart --population 3 --interval 2 --updates 6 --quantile 0.5 --synch
