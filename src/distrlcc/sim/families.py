@@ -55,10 +55,15 @@ def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
     return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue, loss=loss)
 
 
+def some_loss(share: float, u: list[float]) -> float:
+    """Return up to 1% of loss for a share of links, 0 for the others."""
+    return round(0.01 * u[1], 6) if u[0] < share else 0.0
+
+
 def varied_link(split: str, index: int) -> Scenario:
     """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter."""
     u = draws("random", split, index, 5)
-    link = random_link(u, loss=round(0.01 * u[4], 6) if u[3] < 0.25 else 0.0)
+    link = random_link(u, loss=some_loss(0.25, u[3:]))
     return Scenario(f"random/{split}/{index}", link, seed=index)
 
 
@@ -120,7 +125,7 @@ def with_losses(link: Link, u: list[float]) -> Link:
 
 def with_some_losses(link: Link, u: list[float]) -> Link:
     """Half lose up to 1% at random."""
-    return replace(link, loss=round(0.01 * u[1], 6) if u[0] < 0.5 else 0.0)
+    return replace(link, loss=some_loss(0.5, u))
 
 
 def _as_it_is(link: Link, u: list[float]) -> Link:
@@ -282,7 +287,7 @@ def _shared(split: str, index: int) -> Scenario:
     """1 to 4 agents for 12 s: starts in the first 4 s, a third leave, a third have other RTTs."""
     u = draws("shared", split, index, 20)
     count = 1 if u[3] < 0.15 else 2 + int(3 * (u[3] - 0.15) / 0.85)
-    link = random_link(u, count, loss=round(0.01 * u[5], 6) if u[4] < 0.25 else 0.0)
+    link = random_link(u, count, loss=some_loss(0.25, u[4:]))
     unequal = u[6] < 1 / 3
     flows = []
     for k in range(count):
