@@ -20,9 +20,10 @@ from distrlcc.policy.kernel_layout import CONNECTION
 
 def _value(fd: int, socket_fd: int) -> bytes:
     """Return what a map of sockets' storage has for a socket of this process, or raise OSError."""
-    value, key = ctypes.create_string_buffer(CONNECTION.itemsize), ctypes.c_int(socket_fd)
+    value = ctypes.create_string_buffer(1 << 16)  # another version's may be larger
+    key = ctypes.c_int(socket_fd)
     bpf.libbpf().call("bpf_map_lookup_elem", fd, ctypes.byref(key), value)
-    return value.raw
+    return value.raw[: CONNECTION.itemsize]
 
 
 def record(host: str, port: int, control: str, seconds: float, file: Path) -> None:

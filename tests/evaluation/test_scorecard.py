@@ -44,6 +44,15 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert card.failed(contenders[0].name)[0] == "random: excess loss (%)"
     (verdict,) = card.verdicts
     assert "of 3 gates; not random: excess loss (%)" in verdict
+    # Of links without a gate the first score is shown, of others the scores that have one.
+    with_gates = [line for line in card.lines if line.bound]
+    shown = list(map(str, card.table().columns[0].cells))
+    assert shown == [f"{line.label}: {line.title}" for line in with_gates]
+    monkeypatch.setattr(scorecard, "GATES", {})
+    free = score(contenders, FEW)
+    first = {line.label: f"{line.label}: {line.title}" for line in free.lines[::-1]}
+    shown = list(map(str, free.table().columns[0].cells))
+    assert shown == list(first.values())[::-1]
 
 
 def test_on_a_trace_a_policy_must_be_level_with_every_scheme() -> None:

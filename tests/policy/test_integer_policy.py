@@ -16,7 +16,7 @@ from distrlcc.policy.integer_policy import IntegerPolicy, intervals
 from distrlcc.policy.kernel_layout import ONE
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
-from distrlcc.policy.quantise import quantise
+from distrlcc.policy.quantise import _greatest_sum, quantise
 from distrlcc.types import IntervalStats
 from tests.policy.random_policies import make_spec, random_arrays
 
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_refused_in_one_line(policy: PolicyFile, said: str)
 def test_weights_and_deviations_out_of_range_are_refused() -> None:
     policy = load_policy(find_policy("dagger"))
     for name, value, said in (
-        ("trunk.0.weight", 2000.0, "a weight is 2000"),
+        ("trunk.0.weight", 3000.0, "a weight is 3000, .* room for 2048"),
         ("normalizer.std", 1e-4, "standard deviation is 0.0001"),
     ):
         array = policy.arrays[name].copy()
@@ -117,7 +117,7 @@ def test_weights_and_deviations_out_of_range_are_refused() -> None:
     # Weights that each fit, and sums that 64 bits would not hold.
     policy = load_policy(find_policy("one"))
     broken = replace(policy, arrays={k: v * 60 / abs(v).max() for k, v in policy.arrays.items()})
-    with pytest.raises(PolicyFileError, match=r"a layer can come to .* has room for 524288"):
+    with pytest.raises(PolicyFileError, match=r"a sum of .* can reach .* has room for 524288"):
         quantise(broken, ACTIONS["fine"], WINDOWS)
 
 
@@ -153,3 +153,26 @@ def test_a_layer_behind_the_recurrent_one_is_the_networks(
         obs = np.concatenate([seen, np.eye(9)[action]], axis=1).astype(np.float32)
         head, _, state = network.step(obs, state)
         assert twin.head() / ONE == pytest.approx(head, abs=2e-4, rel=1e-4)
+
+
+def test_the_most_that_sums_can_reach_is_as_by_hand() -> None:
+    """Ten at most come in, a dense layer makes 21 of it, and what is remembered is 1 at most."""
+
+    def array(*values: float, rows: int = 1) -> np.ndarray:
+        return np.array(values, np.float32).reshape(rows, -1)
+
+    dense = {"trunk.0.weight": array(-2), "trunk.0.bias": array(1)[0]}
+    head = {"policy_head.weight": array(1, -0.5, rows=2), "policy_head.bias": array(3, 0)[0]}
+    gates = array(3, -4, rows=2)
+    gru = {"mingru.weight": gates, "mingru.bias": array(0, 1)[0]}
+    post = {"post.weight": array(5, -7), "post.bias": array(2)[0]}
+    spec = make_spec(observation_size=1, action_size=2, kind="mingru", hidden=(1, 1), post_hidden=1)
+    assert _greatest_sum(PolicyFile(spec, dense | gru | post | head)) == 5 * 21 + 7 + 2 + 3
+    lstm = {
+        "lstm.weight_ih": array(0, 0, -3, 0, rows=4),
+        "lstm.weight_hh": array(0, 0, 2, 0, rows=4),
+        "lstm.bias_ih": array(0, 0, 1, 0)[0],
+        "lstm.bias_hh": array(0, 0, 1, 0)[0],
+    }
+    spec = make_spec(observation_size=1, action_size=2, kind="lstm", hidden=(1, 1))
+    assert _greatest_sum(PolicyFile(spec, dense | lstm | head)) == 3 * 21 + 2 + 2

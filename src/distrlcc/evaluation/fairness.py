@@ -181,7 +181,7 @@ def convergence_times(run: SharedRun) -> FloatArray:
         following = min((t for t in changes if t > join), default=run.scenario.duration_s)
         first = math.ceil(join / BUCKET_S - 1e-9)
         last = min(math.floor(following / BUCKET_S + 1e-9) - _WIDTH, rates.shape[1] - 1)
-        section = rates[:, first : max(last + 1, first)]  # none where flows change again at once
+        section = rates[:, first : max(last + 1, first)]  # a negative end would count from the back
         x = section[np.isfinite(section).any(axis=1)]
         fair = np.maximum(x.sum(axis=0) / max(len(x), 1), 1e-9)
         close = (np.abs(x / fair - 1.0) <= TOLERANCE).all(axis=0)

@@ -1,4 +1,4 @@
-"""The scorecard: contenders on every suite, and gates that a policy for every link must pass."""
+"""The scorecard: contenders on links of each kind, and gates for a policy for all of them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ GATES: dict[tuple[str, str], Gate] = {
     ("beside-cubic", "share"): Gate(0.35, 0.65),
     ("beside-bbr", "share"): Gate(0.25),
 }
-"""By links and score. Where they come from: docs/recipes/one.md."""
+"""By links and score."""
 _KNOWING = ("oracle", BEST_CWND)
 """They know the link."""
 
@@ -179,7 +179,7 @@ class Scorecard:
 
 
 def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> Scorecard:
-    """Score contenders on every suite."""
+    """Score contenders on links of each kind."""
     lines = []
     for benchmark in benchmarks:
         found = [benchmark.scores(contender) for contender in contenders]

@@ -314,6 +314,7 @@ class IntegerPolicy:
         gates = self._layer(number, both).reshape(len(both), 4, size)
         i, f, o = (_sigmoid(gates[:, k]) for k in (0, 1, 3))
         cell = mul(f, self.rows["cell"][:, :size]) + mul(i, tanh(gates[:, 2]))
+        cell = np.clip(cell, -layout.CELL_GREATEST, layout.CELL_GREATEST)
         self.rows["cell"][:, :size] = cell
         self.rows["hidden"][:, :size] = hidden = mul(o, tanh(cell))
         return hidden

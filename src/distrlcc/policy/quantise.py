@@ -16,7 +16,7 @@ from distrlcc.policy.policy_file import PolicyFile
 
 Struct = NDArray[np.void]
 _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
-_WEIGHT_GREATEST, _INPUT_GREATEST = 100.0, 10.0
+_WEIGHT_GREATEST, _INPUT_GREATEST = 2.0 ** (31 - layout.WEIGHT_SHIFT), 10.0
 _SUM_GREATEST = 2.0**19
 """With 44 bits after a product's point, 64 bits have room for less than this."""
 
@@ -202,13 +202,13 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
     if greatest >= _WEIGHT_GREATEST:
         raise PolicyFileError(
             f"{name}: a weight is {greatest:g}, the kernel's program has room for "
-            f"{_WEIGHT_GREATEST:g}; train it again, such weights are those of a run that diverged"
+            f"{_WEIGHT_GREATEST:g}; train it again, or send with 'distrlcc send'"
         )
     total = _greatest_sum(policy)
     if total >= _SUM_GREATEST:
         raise PolicyFileError(
-            f"{name}: a layer can come to {total:.0f}, the kernel's program has room for "
-            f"{_SUM_GREATEST:g}; train it again, such weights are those of a run that diverged"
+            f"{name}: a sum of its network can reach {total:.0f}, the kernel's program has room "
+            f"for {_SUM_GREATEST:g}; train it again, or send with 'distrlcc send'"
         )
     if policy.arrays["normalizer.std"].min() < _STD_LEAST:
         raise PolicyFileError(

@@ -9,6 +9,7 @@
 #define MAX_WEIGHTS (1 << 16)
 #define MAX_BIASES 1024
 #define WEIGHT_SHIFT 20
+#define CELL_GREATEST (1LL << 38)
 #define MAX_PLACES 1024
 
 enum { SCALE_FREE, SCALE_FREE_RECENT, SCALE_FREE_SPREAD, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
@@ -32,6 +33,7 @@ struct policy {
 	struct layer layers[MAX_LAYERS]; /* dense ones, the recurrent one, one behind it, the head */
 	__s64 biases[MAX_BIASES];
 	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
+	__u64 none[2]; /* so that the size is no earlier layout's; a new layout needs another */
 };
 
 struct control {

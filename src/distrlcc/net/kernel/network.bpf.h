@@ -94,7 +94,7 @@ static long cell(__u32 k, struct product *m)
 	f = sigmoid(c->buffer[(at + size) & BUFFER_MASK]);
 	g = tanh_of(c->buffer[(at + 2 * size) & BUFFER_MASK]);
 	o = sigmoid(c->buffer[(at + 3 * size) & BUFFER_MASK]);
-	state = mul(f, c->cell[k]) + mul(i, g);
+	state = clip(mul(f, c->cell[k]) + mul(i, g), -CELL_GREATEST, CELL_GREATEST);
 	c->cell[k] = state;
 	c->hidden[k] = mul(o, tanh_of(state));
 	return 0;
