@@ -1,12 +1,12 @@
-"""Commands of tests that start warm: forked from a process that has imported everything once.
+"""Commands of tests that start warm: forked from a process that has loaded everything once.
 
-A command takes 2.7 s to import what it needs, and the tests start hundreds. So each pytest process
-starts one server that imports all of it, and ``Popen([sys.executable, "-m", "distrlcc", ...])``,
-or that of the launcher's tests, asks that server for a fork in place of an exec. The result is a
-child of the test like any other: pid, signals, working directory, environment, files, network
-namespace and exit code are real. Everything else starts as usual. The fork servers of
-multiprocessing are spared their imports in the same way, those of the tests and those of the
-commands.
+A command takes 2.7 s to import what it needs and one more to load what numba compiled, and the
+tests start hundreds. So each pytest process starts one server that loads all of it, and
+``Popen([sys.executable, "-m", "distrlcc", ...])``, or that of the launcher's tests, asks that
+server for a fork in place of an exec. The result is a child of the test like any other: pid,
+signals, working directory, environment, files, network namespace and exit code are real.
+Everything else starts as usual. The fork servers of multiprocessing are spared their imports in
+the same way, those of the tests and those of the commands.
 
 The test must be the parent of the fork. Therefore the server forks twice, and the test adopts
 orphans while it waits for the answer.
@@ -272,6 +272,15 @@ def _run_code(code: str) -> None:
         exec(code, {"__name__": "__main__"})
 
 
+def _load_compiled() -> None:
+    """Load what numba compiled of the simulator: about a second for each command that trains."""
+    from distrlcc.library import make_vec
+
+    env = make_vec(num_envs=2)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+
+
 def _main() -> int:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
@@ -282,6 +291,7 @@ def _main() -> int:
     sys.path.pop(0)  # the tests' folder, whose benchmarks are not the project's
     for module in _MODULES:
         importlib.import_module(module)
+    _load_compiled()
     gc.freeze()
     order = _serve(socket.socket(fileno=int(sys.argv[1])))
     if "code" in order:
