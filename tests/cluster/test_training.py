@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.cli.main import main
 from distrlcc.cluster.cluster import health
 from distrlcc.cluster.engine import RayEngine
 from distrlcc.cluster.placement import reserve
@@ -344,11 +345,9 @@ def test_ranks_are_started_again_and_stay_equal(cluster: Any, tmp_path: Path) ->
         assert "held-out links: " in run.text
 
 
-def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['ray'] = None; from distrlcc.cli.main import main; "
-        "sys.exit(main(['train', 'quickstart', '--engine', 'ray']))"
-    )
-    done = _run(["-c", code], tmp_path)
-    told = f"distrlcc: error: {missing('ray')}\n"
-    assert (done.returncode, done.stderr) == (2, told)
+def test_without_ray_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["train", "quickstart", "--engine", "ray"]) == 2
+    assert capsys.readouterr().err == f"distrlcc: error: {missing('ray')}\n"

@@ -194,7 +194,7 @@ def at_line(number: int, act: Callable[[], None], call: Callable[[], None]) -> b
     return left <= 0
 
 
-EACH = pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 3])
+EACH = pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 5])
 """Every line, or every so many."""
 
 
