@@ -194,7 +194,6 @@ def at_line(number: int, act: Callable[[], None], call: Callable[[], None]) -> b
     return left <= 0
 
 
-EACH = pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 5])
 """Every line, or every so many."""
 
 
@@ -204,11 +203,10 @@ def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-@EACH
-def test_rank_0_is_frozen_before_each_line_in_turn(tmp_path: Path, step: int) -> None:
+def test_rank_0_is_frozen_before_each_line_in_turn(tmp_path: Path) -> None:
     number, froze = 0, True
     while froze:
-        number += step
+        number += 1
         with closing(Ranks(tmp_path / str(number))) as ranks:
             ranks.begin()
             froze = at_line(number, ranks.go_on_without_the_first, ranks.first_stops)
@@ -226,7 +224,7 @@ def test_rank_0_is_frozen_before_each_line_in_turn(tmp_path: Path, step: int) ->
     assert number > 100, "the lines were not seen"
 
 
-@EACH
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 5])
 def test_rank_0_is_killed_before_each_line_in_turn(tmp_path: Path, step: int) -> None:
     number, killed = 0, True
     while killed:
@@ -250,11 +248,10 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
 
 
 @pytest.mark.long
-@EACH
-def test_a_successor_is_frozen_before_each_line_of_taking_over(tmp_path: Path, step: int) -> None:
+def test_a_successor_is_frozen_before_each_line_of_taking_over(tmp_path: Path) -> None:
     number, froze = 0, True
     while froze:
-        number += step
+        number += 1
         with closing(Ranks(tmp_path / str(number))) as ranks:
             ranks.begin()
             second, third = ranks.second, Rank(ranks.group, ranks.out)
