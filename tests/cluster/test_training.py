@@ -113,6 +113,10 @@ class Watched(RayEngine):
         self.seen.left |= new.left
         return [worker for worker in self.seen.joined if worker not in self.seen.left]
 
+    def drop(self, worker: Worker, *, again: bool = True) -> None:
+        super().drop(worker, again=again)
+        self.seen.left.setdefault(worker, "dropped")
+
 
 @contextlib.contextmanager
 def _engine(
