@@ -209,7 +209,7 @@ def _rank(place: RankSpec, job: _Job) -> Any:
         _slow_down(source.env, job.slow if place.slot == place.size - 1 else 1.0, job.pace)
     learner = build_learner(config, source.spec, ranks)
     state = RunState(config, source, learner, total_steps=config.total_steps)
-    with Stopper(launched=True) as stopper, ranks:
+    with ranks, Stopper(launched=True) as stopper:
         train(state, ElasticGroup(ranks, stopper, probe), probe, stopper)
     if place.slot or stopper.signal:
         return None
