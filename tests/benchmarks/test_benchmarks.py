@@ -96,6 +96,7 @@ def test_threads_and_torch_rpc(tmp_path: Path) -> None:
         assert 0.0 < row["broadcast_ms_median"] <= row["broadcast_ms_p99"]
 
 
+@pytest.mark.long
 def test_real_packets(tmp_path: Path) -> None:
     told = _measured(tmp_path, "net --seconds 1 --flows 1", "--rates", "")
     assert told["sender"]["packets_per_second"] > 0

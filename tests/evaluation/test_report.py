@@ -173,7 +173,7 @@ def test_an_unwritable_place_is_one_line_and_nothing_is_left(tmp_path: Path) -> 
 def test_a_page_that_does_not_fit_leaves_no_figures_and_the_old_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = [make_scores("cubic", 2)], [make_series("cubic")]
+    report = [make_scores("cubic", 2)], ()
     page = write_report(tmp_path / "r", *report, INFO)
     before = {path: path.read_bytes() for path in page.parent.iterdir()}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

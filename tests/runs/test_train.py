@@ -27,7 +27,7 @@ UPDATE = 16 * 16
 ENDLESS = "total_steps=100_000_000"
 CASES = {
     "ppo": (80, *QUICK),
-    "ppo-lstm": (40, *QUICK, "network.kind=lstm"),
+    "ppo-lstm": (24, *QUICK, "network.kind=lstm"),
     "ppo-mingru": (40, *QUICK, "network.kind=mingru", "network.post_hidden=8"),
     "dagger": (30, "imitation", "--set", *DAGGER),
 }

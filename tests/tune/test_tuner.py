@@ -143,6 +143,7 @@ with stop_in_time(stopper, "too late"):
 """
 
 
+@pytest.mark.long
 def test_only_a_stop_that_takes_too_long_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "worker_silence=0.3")
     for words, expected in ((("15", "30"), (143, "too late\n")), (("0", "0.8"), (0, ""))):
