@@ -59,15 +59,19 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
             # After a session the environment is as before; Ray leaves signals to us.
             assert json.loads(process.stdout.readline()) == [True, "token", True], log.read_text()
             assert process.stdout.readline() == "127.0.0.1\n", log.read_text()
-            pids = [each.pid for each in marked(f"{name}={value}")]
+            pids: list[int] = []
+
+            def heard() -> int:
+                pids[:] = [each.pid for each in marked(f"{name}={value}")]
+                return len(listening(pids))
+
+            wait_until(lambda: heard() >= 8, 60.0, "that all parts of Ray listen")
             titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
             assert any(title.startswith(b"ray::DashboardAgent") for title in titles)
             # A signal to its own group, as of `timeout`, does not reach Ray.
             groups = {pid: os.getpgid(pid) for pid in pids if pid != process.pid}
             assert process.pid not in groups.values()
-            found = listening(pids)
-            assert len(found) >= 8
-            assert {where for where, _ in found} == {"127.0.0.1"}
+            assert {where for where, _ in listening(pids)} == {"127.0.0.1"}
         finally:
             process.kill()
     wait_until(lambda: not marked(f"{name}={value}"), 20.0, "the end of all its processes")

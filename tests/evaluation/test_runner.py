@@ -146,18 +146,18 @@ def test_the_command_writes_report_and_json(
     path = tmp_path / "mine" / "policy.safetensors"
     save_policy(path, make_policy())
     out, figures = tmp_path / "report", tmp_path / "figures.json"
-    words = ["--against", "cubic,oracle", "--links", "3", "--seeds", "2", "--trace", "cellular:9"]
+    words = ["--against", "cubic,oracle", "--links", "2", "--seeds", "2", "--trace", "cellular:9"]
     words += ["--suite", "random", "--out", str(out), "--json", str(figures)]
     assert main(["evaluate", str(path), *words]) == 0
     page = (out / "report.html").read_text()
-    assert "random/test/2" in page
+    assert "random/test/1" in page
     assert "trace/cellular:9" in page
     data = json.loads(figures.read_text())
     assert set(data["schemes"]) == {"mine", "cubic", "oracle"}
     assert data["ranking"][0] == "oracle"
     overall = data["schemes"]["mine"]["overall"]
     assert overall["utilisation"]["low"] <= overall["utilisation"]["mean"]
-    assert len(data["schemes"]["cubic"]["scenarios"]) == 4
+    assert len(data["schemes"]["cubic"]["scenarios"]) == 3
     assert str(out / "report.html") in capsys.readouterr().out
     capsys.readouterr()
     words = ["--against", "vegas", "--links", "1", "--seeds", "1", "--json", "-"]

@@ -18,7 +18,7 @@ from tests.parallel.commands import saved, updates
 from tests.runs.test_train import ENDLESS, QUICK, UPDATE
 from tests.trees import CLOCK, same
 
-UPDATES = 80
+UPDATES = 50
 WORDS = (*QUICK, f"total_steps={UPDATES * UPDATE}")
 
 
