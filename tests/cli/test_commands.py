@@ -39,6 +39,26 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_is_the_policy_where_none_is_named() -> None:
     assert find("send")[0].parse_args(["host:4000"]).sender == "one"
     assert find("kernel_load")[0].parse_args([]).policy == "one"
+    assert main(["evaluate", "--links", "1", "--seeds", "1", "--json", "one.json"]) == 0
+    assert "one" in json.loads(Path("one.json").read_text())["schemes"]
+
+
+@pytest.mark.long
+def test_the_bench_trains_recurrent_layers_and_others_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "distrlcc.cli.bench.recipe", lambda name: replace(recipe(name), num_envs=100)
+    )
+    assert main(["bench", "train", "--seconds", "0.1", "--json", "train.json"]) == 0
+    found = json.loads(Path("train.json").read_text())
+    assert found.keys() == {"ppo_lstm", "ppo_mingru", "ppo_mlp", "dagger_mlp"}
+    assert found["ppo_lstm"]["ratio"] == 1.0
+    for row in found.values():
+        assert row["updates"] >= 3
+        assert row["env_steps_per_second"] > 0
+        shares = [value for key, value in row.items() if key.startswith("share_")]
+        assert 0.9 < sum(shares) < 1.01
 
 
 def test_recovery_writes_its_figures() -> None:

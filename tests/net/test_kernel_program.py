@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from distrlcc.control import windows
 from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.integer_policy import IntegerPolicy
@@ -179,6 +180,39 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     while connection["guard"]["on"] and len(windows) < 100:
         windows.append(round_trip(0))
     assert len(windows) == 16
+
+
+def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
+    whole = quantise(POLICIES["one"], ACTIONS["fine"], (MIN_CWND, MAX_CWND))
+    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
+    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
+    connection, state = memory["connection"], np.zeros((1, windows.STATE_SIZE))
+    rng, now, delivered = np.random.default_rng(0), 0.0, 0
+    for k in range(1500):
+        # A round trip of a hundred packets; loss and queue are others after 20.
+        if k % 20 == 0:
+            rtt, share = rng.choice([0.05, 0.08]), rng.choice([0.0, 0.02, 0.04, 0.1, 0.3])
+        lost = int(rng.binomial(100, share))
+        acked, duration = 100 - lost, 1.02 * rtt
+        seen = [duration, acked, lost, acked * rtt, rtt, 100, 100]
+        windows.observe(state, np.array(seen)[:, None], 0.05)
+        now += duration
+        for field, seconds in (
+            ("rtt_min", rtt),
+            ("rtt_last", rtt),
+            ("min_rtt", state[0, windows.LEAST]),
+        ):
+            connection["now"][field] = round(1e6 * seconds)
+        last, delivered = delivered, delivered + acked
+        memory["ack"] = (round(1e6 * now), acked, lost, 100, last, delivered, 0, 0)
+        connection["cwnd"] = 100 * ONE
+        trial.run()
+        guard = connection["guard"]
+        assert (guard["on"], guard["entries"]) == tuple(state[0, [windows.ON, windows.ENTRIES]])
+        if guard["on"]:
+            assert guard["window"] / ONE == pytest.approx(state[0, windows.WINDOW], rel=0.02)
+    assert state[0, windows.ENTRIES] > 4
 
 
 def test_a_policy_of_rates_goes_on_at_the_rate_that_the_guard_ended_with(trial: Trial) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import distrlcc.sim
-from distrlcc.sim.check import compare, random_script
+from distrlcc.sim.check import Script, compare, random_script
+from distrlcc.sim.scenario import Flow, Link, Scenario
 
 FOLDER = Path(distrlcc.sim.__file__).parent
 MODULES = ("aqm", "acks", "capacity", "live_queue", "kernel")
@@ -33,6 +34,32 @@ def test_oracles_are_drawn_and_share_with_flows_that_come_and_go() -> None:
         and any(flow.start_s > 0 or flow.stop_s is not None for flow in script.scenario.flows[1:])
     ]
     assert len(beside) >= 5
+
+
+CORNERS = {
+    "32 flows": (Link(rate_mbps=50, delay_ms=10, queue_packets=100, ack_jitter_ms=2.0), 32, 20.0),
+    "8 BDP of 1 Gbit/s and 400 ms": (
+        Link(rate_mbps=1000, delay_ms=200, queue_packets=8 * 33_245),
+        1,
+        250_000.0,
+    ),
+}
+"""Links beyond those of random scripts, with their flows and the greatest window of each."""
+
+
+@pytest.mark.parametrize(
+    "corner", ["32 flows", pytest.param("8 BDP of 1 Gbit/s and 400 ms", marks=pytest.mark.long)]
+)
+def test_they_agree_in_corners_of_the_world(corner: str) -> None:
+    link, count, most = CORNERS[corner]
+    rng, steps = np.random.default_rng(0), 60
+    flows = tuple(Flow(start_s=round(0.01 * k, 2)) for k in range(count))
+    scenario = Scenario(corner, link, flows, duration_s=0.01 * steps)
+    windows = rng.uniform(0.9 * most, most, (steps, count)).round()
+    pacing = np.zeros((steps, count))
+    assert (
+        compare(Script(scenario, [10_000_000] * steps, windows.tolist(), pacing.tolist())) is None
+    )
 
 
 FLAT, DEEP, WINDOW = " " * 12, " " * 20, "window = "
@@ -149,6 +176,10 @@ MUTANTS = {
         "if delivered == flows[f, col.SIZE]:",
         "if sent == flows[f, col.SIZE]:",
     ),
+    "silence: its time counts as service": (
+        "begin = until_row\n",
+        "begin = until_row if rate else begin\n",
+    ),
     "sends after the stop": (f"elif now < stop:\n{DEEP}    p", f"else:\n{DEEP}    p"),
 }
 
@@ -166,6 +197,7 @@ KINDS = {
     "packets come": "delayed_acks=True",
     "a packet as": r"loss=0.0.*ack_tick_ms=0.0, delayed_acks=True",
     "a live link's departure": "trace='.*(codel|pie)",
+    "silence": r"rate_mbps=0\.0\b",
 }
 """Which links, by their text, show a mistake whose name begins so; any link shows the others."""
 

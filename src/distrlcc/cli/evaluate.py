@@ -5,7 +5,7 @@ distrlcc evaluate                                                        (one, o
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --delay 30 --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
-distrlcc evaluate one --scorecard --trace traces/*.down --out report    (all suites, with gates)
+distrlcc evaluate one --scorecard --trace traces/*.down --out report    (all kinds, with gates)
 distrlcc evaluate --world emulated --as kernel --links 3           (in the kernel's TCP, too)
 """
 

@@ -73,7 +73,7 @@ _ABOUT = {
         "gail": "imitates the oracle's data set by GAIL and PPO",
         "genet": "Genet's network, trained by PPO on its widest ranges of links",
         "indigo": "Indigo's LSTM, trained on Indigo's links",
-        "one": "for every link, alone or shared: the default of evaluate and send",
+        "one": "for every link, alone or shared: the default of evaluate, send and kernel load",
         "preference": "between throughput and delay as --prefer says",
     },
     "suites": {
