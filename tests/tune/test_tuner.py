@@ -16,7 +16,7 @@ from tests.hosts import wait_until
 
 TINY = """--set num_envs=8 ppo.rollout_length=16 ppo.minibatch_size=64 held_out.links=3
     held_out.seconds=0.5 env.suites=["random"] env.suite_weights=[] env.episode_s=2.0"""
-SYNCH = """tune pbt quickstart --population 3 --interval 2 --updates 6 --quantile 0.5 --synch
+SYNCH = """tune pbt quickstart --population 2 --interval 2 --updates 6 --quantile 0.5 --synch
     --mutate ppo.lr=loguniform:1e-5:1e-2 ppo.clip_param=uniform:0.1:0.4"""
 
 
@@ -72,7 +72,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_values_are_copied_and_changed_and_the_best_is_kept(ended: Path) -> None:
     reports = read_reports(ended / "reports.jsonl")
-    assert {r.member for r in reports} == {0, 1, 2}
+    assert {r.member for r in reports} == {0, 1}
     assert max(r.update for r in reports) == 6
     copies = [r.schedule for r in reports if len(r.schedule) > 1]
     assert copies
@@ -80,7 +80,7 @@ def test_values_are_copied_and_changed_and_the_best_is_kept(ended: Path) -> None
         assert schedule[-2].values != schedule[-1].values
         assert all(1e-5 <= s.values["ppo.lr"] <= 1e-2 for s in schedule)
     members = {p.name for p in (ended / "checkpoints" / "members").glob("member-*")}
-    assert members == {f"member-{n:05}" for n in range(3)}
+    assert members == {f"member-{n:05}" for n in range(2)}
     best = max(reports, key=lambda r: r.score)
     notes = load_policy(ended / "policy.safetensors").notes
     assert (notes["held_out_reward"], notes["update"]) == (best.score, best.update)
