@@ -41,6 +41,9 @@ def test_one_is_the_policy_where_none_is_named() -> None:
     assert find("kernel_load")[0].parse_args([]).policy == "one"
     assert main(["evaluate", "--links", "1", "--seeds", "1", "--json", "one.json"]) == 0
     assert "one" in json.loads(Path("one.json").read_text())["schemes"]
+    words = ["evaluate", "--against", "cubic", "--links", "1", "--seeds", "1", "--json", "c.json"]
+    assert main(words) == 0
+    assert json.loads(Path("c.json").read_text())["schemes"].keys() == {"cubic"}
 
 
 @pytest.mark.long

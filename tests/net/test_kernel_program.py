@@ -189,7 +189,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
     connection, state = memory["connection"], np.zeros((1, windows.STATE_SIZE))
     rng, now, delivered = np.random.default_rng(0), 0.0, 0
-    for k in range(1500):
+    for k in range(1500):  # given the same least RTT
         # A round trip of a hundred packets; loss and queue are others after 20.
         if k % 20 == 0:
             rtt, share = rng.choice([0.05, 0.08]), rng.choice([0.0, 0.02, 0.04, 0.1, 0.3])

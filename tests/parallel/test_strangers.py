@@ -105,7 +105,7 @@ def test_strangers_change_nothing(
         for host in (0, 1)
     ]
     touched = tmp_path / "touched"
-    places = sorted(reached)[::3]  # of each run one port, of each host one
+    places = [(hosts.address(0), port) for port in sorted(PORTS)]  # of each run its node 0
     scripts = [_script(hosts, 2, *place, f"touch {touched}") for place in places]
     assert all(script.wait(60) != 0 for script in scripts)
     # A host with another token is told so, and cannot join.

@@ -41,7 +41,7 @@ CORNERS = {
     "8 BDP of 1 Gbit/s and 400 ms": (
         Link(rate_mbps=1000, delay_ms=200, queue_packets=8 * 33_245),
         1,
-        250_000.0,
+        300_000.0,
     ),
 }
 """Links beyond those of random scripts, with their flows and the greatest window of each."""
