@@ -189,7 +189,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
     connection, state = memory["connection"], np.zeros((1, windows.STATE_SIZE))
     rng, now, delivered = np.random.default_rng(0), 0.0, 0
-    for k in range(1500):  # given the same least RTT
+    for k in range(1500):
         # A round trip of a hundred packets; loss and queue are others after 20.
         if k % 20 == 0:
             rtt, share = rng.choice([0.05, 0.08]), rng.choice([0.0, 0.02, 0.04, 0.1, 0.3])
@@ -198,6 +198,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
         seen = [duration, acked, lost, acked * rtt, rtt, 100, 100]
         windows.observe(state, np.array(seen)[:, None], 0.05)
         now += duration
+        # The kernel is given the simulator's least RTT, so that the rule alone is compared.
         for field, seconds in (
             ("rtt_min", rtt),
             ("rtt_last", rtt),
