@@ -62,6 +62,7 @@ class Outside:
         self.servers = [kind(("0.0.0.0", 0), handler) for kind, handler in handlers.items()]
         self.udp_port, self.tcp_port = (server.server_address[1] for server in self.servers)
         for server in self.servers:
+            server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
             threading.Thread(target=server.serve_forever, args=(0.1,)).start()
 
     def _datagram(self, request: Any, sender: Any, _: Any) -> None:
@@ -99,7 +100,7 @@ def _round_trips(printed: str) -> list[float]:
 
 def test_losses_are_the_seeds(emulator: Any, outside: Outside) -> None:
     flags = "--up 96 --down 96 --loss 0.2 --seed 3"
-    _run(emulator, flags, FLOOD, count=600, port=outside.udp_port, interval=5e-4)
+    _run(emulator, flags, FLOOD, count=600, port=outside.udp_port, interval=2e-3)
     draw = random.Random("3/Uplink")
     expected = [k for k in range(600) if draw.random() >= 0.2]
     assert [int(data[:6]) for data in outside.arrivals] == expected
