@@ -14,6 +14,7 @@ COMMANDS = {
     "net": "real packets: the sender, its steps, the emulator, links in real time",
     "habits": "what a policy sees in the kernel's TCP, beside the simulator",
     "map": "where a policy is good: rates and RTTs, queues and losses, flows",
+    "curve": "quality against steps, of policies that runs had on the way",
     "late": "how well a sender can do that hears of its link one round trip late",
     "chaos": "random faults over every way of training, and what is lost by them",
     "cluster": "a Ray cluster of two network namespaces: joining, losing, joining again",
