@@ -263,7 +263,7 @@ def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
         "list rewards": "of an installed package: their_package:double",
         "train quickstart --print-config --set env.reward.name=twice": "their_package:double@",
         "evaluate --against theirs --links 1 --seeds 1": "their_package:near",
-        "check plugin theirs": "scheme theirs: ok",
+        "check plugin twice": "reward twice",
         "check plugin their": "unknown plug-in 'their': did you mean theirs",
         "check plugin cubic": "unknown plug-in 'cubic'",
         "check plugin both": "both is registered as reward and scheme: say --contract",
