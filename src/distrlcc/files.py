@@ -152,21 +152,6 @@ def require_writable(folder: Path) -> None:
         ) from None
 
 
-def check_writable(folder: Path) -> None:
-    """See that a folder can be written, or made, before work is done whose result it takes.
-
-    Nothing is left of a folder that was made for that; `require_writable` makes it in the end.
-
-    Raises:
-        OutputError: It cannot.
-    """
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    require_writable(folder)
-    for place in made:
-        with suppress(OSError):
-            place.rmdir()
-
-
 def refuse_links(*folders: Path) -> None:
     """See that what folders hold is theirs: a link would let a stranger's folder write elsewhere.
 

@@ -160,11 +160,6 @@ def run_on_time() -> bool:
     return _schedule("SCHED_FIFO", 1)
 
 
-def run_normally() -> None:
-    """Take `run_on_time` back, for a thread that turns out not to sleep."""
-    _schedule("SCHED_OTHER")
-
-
 def _schedule(policy: str, priority: int = 0) -> bool:
     """Schedule this thread, but not what it starts; return whether the system has and allows it."""
     try:

@@ -24,8 +24,8 @@ def test_cores_are_one_each_or_an_equal_share() -> None:
         ({"workers": -1}, "workers is -1"),
         ({"worker_cpus": float("nan")}, "worker_cpus is nan"),
         ({"learner_gpus": 2.0}, "at most 1"),
-        ({"worker_custom": ("disk",)}, "'disk': expected name=amount"),
-        ({"worker_custom": ("disk=-1",)}, "'disk=-1': expected name=amount"),
+        ({"worker_custom": ("disk",)}, "'disk': expected NAME=AMOUNT"),
+        ({"worker_custom": ("disk=-1",)}, "'disk=-1': expected NAME=AMOUNT"),
     ],
 )
 def test_bad_resources_are_named(settings: dict[str, object], message: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.engine import Engine
@@ -18,7 +16,7 @@ from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.learn.collect import CollectStats
-from distrlcc.learn.learner import InterruptedUpdateError, LocalReducer, Weights
+from distrlcc.learn.learner import LocalReducer, Weights
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import Source, Stop, policy_spec
@@ -28,22 +26,6 @@ _AHEAD = 2
 """Updates' worth of segments that may wait for the trainer."""
 _UNSEEN = 64
 """Segments that a worker may have acted beyond those that came here."""
-
-
-class InterruptibleReducer(LocalReducer):
-    """Asks before each minibatch whether to go on."""
-
-    interrupted: Callable[[], bool] = staticmethod(lambda: False)
-
-    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
-        """See `LocalReducer`.
-
-        Raises:
-            InterruptedUpdateError: The user wants to stop.
-        """
-        if self.interrupted():
-            raise InterruptedUpdateError
-        super().mean_gradient(gradient, weight)
 
 
 class ActorSource(Source):
@@ -66,7 +48,7 @@ class ActorSource(Source):
         self.queue = SegmentQueue(actors.max_lag)
         self.first_step = 0
         """Step from which this run's workers began."""
-        self.reducer = InterruptibleReducer()
+        self.reducer = LocalReducer()
         """Breaks an update off after a signal; the learner's."""
         self._update = 0
         self._taken: list[Segment] = []  # of the newest batch

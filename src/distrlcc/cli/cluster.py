@@ -19,7 +19,7 @@ from distrlcc.cluster.cluster import join, join_line, start_head, stop
 from distrlcc.cluster.session import AUTO, RayNode, ray_nodes, ray_session
 from distrlcc.cluster.state import DASHBOARD_PORT, name_ports, node_here, token_path
 from distrlcc.errors import ConfigError
-from distrlcc.runs.run_config import RESERVED
+from distrlcc.runs.run_config import amount
 
 _SHOW_TOKEN = "print the cluster's token in the line to paste"
 
@@ -88,27 +88,14 @@ def run_start(args: Namespace) -> int:
 
 def _ray_flags(args: Namespace) -> list[str]:
     """Return the arguments of `_add_share` as flags of ``ray start``."""
+    custom = dict(amount("--resource", text) for text in args.resource)
     named = {
         "--num-cpus": args.cpus,
         "--num-gpus": args.gpus,
         "--object-store-memory": args.object_store_mb and args.object_store_mb * 1_000_000,
-        "--resources": json.dumps(dict(map(_resource, args.resource))) if args.resource else None,
+        "--resources": json.dumps(custom) if custom else None,
     }
     return [f"{flag}={value}" for flag, value in named.items() if value is not None]
-
-
-def _resource(text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
-    try:
-        value = float(amount)
-    except ValueError:
-        value = -1.0
-    if not name.isidentifier() or name in RESERVED or not 0.0 < value <= 1e9:
-        raise ConfigError(
-            f"--resource {text}: expected NAME=AMOUNT, as learner=1; cores, GPUs and memory have "
-            "--cpus, --gpus and --object-store-mb"
-        )
-    return name, value
 
 
 def add_join(parser: Parser) -> None:

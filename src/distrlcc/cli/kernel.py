@@ -147,10 +147,10 @@ def run_check(args: Namespace) -> int:
     record = kernel_policy(contender)
     shares = {}
     for suite in _SUITES:
-        found = same_action(contender, load_suite(suite).scenarios("test", _LINKS), _SECONDS)
-        shares[suite] = found.share
+        scenarios = load_suite(suite).scenarios("test", _LINKS)
+        shares[suite], count = same_action(contender, scenarios, _SECONDS)
         if args.json != "-":
-            print(f"{suite}: {found.share:.2%} of {found.decisions} decisions are the same")
+            print(f"{suite}: {shares[suite]:.2%} of {count} decisions are the same")
     nanoseconds = time_decision(record)
     if args.json != "-":
         print(f"{contender.name} fits; {nanoseconds / 1e3:.1f} µs a decision in this kernel")

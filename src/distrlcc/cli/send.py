@@ -23,7 +23,7 @@ from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import ConfigError, LinkError
-from distrlcc.files import check_writable, write_output
+from distrlcc.files import require_output, write_output
 from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
@@ -83,7 +83,7 @@ def _picture(text: str) -> Path:
     if path.suffix not in (".png", ".svg"):
         raise ConfigError(f"--plot {path}: expected a name that ends with .png or .svg")
     require("matplotlib")
-    check_writable(path.resolve().parent)
+    require_output(path)
     return path
 
 

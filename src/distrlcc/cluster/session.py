@@ -97,8 +97,14 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
             arguments |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
             arguments |= {"object_store_memory": _LOCAL_STORE_BYTES, "_node_ip_address": head}
             told = {KEPT: uuid.uuid4().hex}
-            stack.enter_context(_kept(f"{KEPT}={told[KEPT]}"))
-            stack.enter_context(_own_group(ray._private.services))
+            # End what has this mark when this process dies, and in the end.
+            words, nothing = keeper(f"{KEPT}={told[KEPT]}", limits().stop), subprocess.DEVNULL
+            pipes = (subprocess.PIPE, nothing, nothing)
+            stack.enter_context(subprocess.Popen(words, -1, None, *pipes, process_group=0))
+            # Keep signals to this process's group, which first saves, from what Ray starts.
+            services, plain = ray._private.services, ray._private.services.ConsolePopen
+            stack.callback(setattr, services, "ConsolePopen", plain)
+            services.ConsolePopen = partial(plain, process_group=0)
         stack.enter_context(_environment(ray, told | bound_to(parse_address(head)[0])))
         # Connect, and keep SIGTERM; a local Ray that was slow to start is started once more.
         handler = signal.getsignal(signal.SIGTERM)
@@ -124,26 +130,6 @@ def bound_to(head: str) -> dict[str, str]:
     Else Ray replaces it by the machine's own. At loopback it listens there alone.
     """
     return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": str(int(head != _LOOPBACK))}
-
-
-@contextmanager
-def _kept(mark: str) -> Iterator[None]:
-    """End what has a mark when this process dies, and in the end."""
-    words = keeper(mark, limits().stop)
-    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=nothing, stderr=nothing, process_group=0):
-        yield
-
-
-@contextmanager
-def _own_group(services: Any) -> Iterator[None]:
-    """Keep signals to this process's group, which first saves, from what Ray starts."""
-    plain = services.ConsolePopen
-    services.ConsolePopen = partial(plain, process_group=0)
-    try:
-        yield
-    finally:
-        services.ConsolePopen = plain
 
 
 @contextmanager

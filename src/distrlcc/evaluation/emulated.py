@@ -190,7 +190,8 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         place = Path(folder)
         whole, own, first = place / "up.log", place / "own.log", flows[0]
         ports = {FIRST_PORT: own} if len(scenario.flows) > 1 else {}
-        emulate_flows(scenario, flows, place, log=whole, port_logs=ports)
+        words = emulation(scenario, flows, place, log=whole, port_logs=ports)
+        run_emulation(words, scenario.duration_s)
         # What the senders report, and the link's log.
         late = [
             float(json.loads(flow.figures(place).read_text())["late_share"] or 0.0)
@@ -211,30 +212,13 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
 
 
-def emulate_flows(
-    scenario: Scenario,
-    flows: Sequence[RealFlow],
-    folder: Path,
-    *,
-    log: Path,
-    port_logs: Mapping[int, Path] = MappingProxyType({}),
-) -> None:
-    """Emulate a link and run flows over it; see `emulation`.
-
-    Raises:
-        LinkError: A sender or the emulator failed.
-    """
-    words = emulation(scenario, flows, folder, log=log, port_logs=port_logs)
-    _run(words, scenario.duration_s + 2 * limits().start)
-
-
 def emulation(
     scenario: Scenario,
     flows: Sequence[RealFlow],
     folder: Path,
     *,
     log: Path,
-    port_logs: Mapping[int, Path],
+    port_logs: Mapping[int, Path] = MappingProxyType({}),
 ) -> list[str]:
     """Write inputs into a folder; return the command that emulates a link and runs flows over it.
 
@@ -278,19 +262,25 @@ def link_from(link: Link, seconds: float) -> Link:
     return replace(link, changes=tuple(changes))
 
 
-def _run(words: Sequence[str], seconds: float) -> None:
+def run_emulation(words: Sequence[str], seconds: float) -> None:
+    """Run the command of an emulation of so many seconds.
+
+    Raises:
+        LinkError: A sender or the emulator failed.
+    """
+    limit = seconds + 2 * limits().start
     try:
         done = subprocess.run(
             words,
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=seconds,
+            timeout=limit,
             check=False,
             preexec_fn=partial(die_with_parent, signal.SIGTERM),
         )
     except subprocess.TimeoutExpired:
-        raise LinkError(f"it did not end within {seconds:.0f} s") from None
+        raise LinkError(f"it did not end within {limit:.0f} s") from None
     if done.returncode or ENDED in done.stderr:
         lines = done.stderr.splitlines()
         reasons = [line.partition(ERROR)[2] for line in lines if ERROR in line]

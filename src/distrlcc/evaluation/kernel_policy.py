@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,22 +77,12 @@ def kernel_work(control: KernelControl) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Sameness:
-    """How often the integer twin acts as floating point does, with the same draw."""
-
-    decisions: int
-    same: int
-
-    @property
-    def share(self) -> float:
-        """Share of decisions that are the same."""
-        return self.same / max(self.decisions, 1)
-
-
-def same_action(contender: Contender, scenarios: Sequence[Scenario], seconds: float) -> Sameness:
+def same_action(
+    contender: Contender, scenarios: Sequence[Scenario], seconds: float
+) -> tuple[float, int]:
     """Run a policy on simulated links, and ask its integer twin at each step what it would do.
 
+    Returns the share of decisions that are the same, with the same draws, and how many there were.
     The twin keeps its own features and recurrent state, but is told the previous action.
     """
     # The links, with the policy as every agent.
@@ -135,4 +125,4 @@ def same_action(contender: Contender, scenarios: Sequence[Scenario], seconds: fl
             twin.rows["answer"] = fixed(batch.actions.encode(actions)[:, 0])
         fresh = np.flatnonzero(batch.active & ~batch.acted)
         state[:, fresh] = 0.0
-    return Sameness(decisions, same)
+    return same / max(decisions, 1), decisions

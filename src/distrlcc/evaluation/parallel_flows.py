@@ -15,7 +15,7 @@ import numpy as np
 
 from distrlcc.errors import LinkError, OutputError, TraceError
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.emulated import ATTEMPTS, RealFlow, emulate_flows
+from distrlcc.evaluation.emulated import ATTEMPTS, RealFlow, emulation, run_emulation
 from distrlcc.evaluation.fairness import fairness_of, jain_index, run_shared
 from distrlcc.evaluation.flow_log import read_flow_log, score_log
 from distrlcc.evaluation.runner import MBIT, WARMUP_S
@@ -111,7 +111,8 @@ def _emulated(scenario: Scenario, contender: Contender) -> Together:
     flow = RealFlow(1, contender, 0.0, scenario.duration_s, 0, count=len(scenario.flows))
     with TemporaryDirectory(prefix="distrlcc-") as folder:
         place = Path(folder)
-        emulate_flows(scenario, [flow], place, log=place / "up.log")
+        words = emulation(scenario, [flow], place, log=place / "up.log")
+        run_emulation(words, scenario.duration_s)
         figures = score_log(read_flow_log(place / "up.log", scenario))
         sent = [_after_warmup(one) for one in json.loads(flow.figures(place).read_text())]
     acked, packets, again = np.array(sent).T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,10 +33,18 @@ class Reducer(Protocol):
 
 
 class LocalReducer:
-    """The reducer of one process: does nothing."""
+    """The reducer of one process, which may be told to stop before each minibatch."""
+
+    interrupted: Callable[[], bool] = staticmethod(lambda: False)
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> None:
-        """Leave the gradient as it is."""
+        """Leave the gradient as it is.
+
+        Raises:
+            InterruptedUpdateError: The user wants to stop.
+        """
+        if self.interrupted():
+            raise InterruptedUpdateError
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values as they are; see `Reducer`."""

@@ -71,11 +71,11 @@ class Libbpf:
             KernelError: It is older than 1.0.
         """
         self.path = path
-        self._library = ctypes.CDLL(path, use_errno=True)
+        self.library = ctypes.CDLL(path, use_errno=True)
         try:
             numbers = (
-                self._library.libbpf_major_version(),
-                self._library.libbpf_minor_version(),
+                self.library.libbpf_major_version(),
+                self.library.libbpf_minor_version(),
             )
         except AttributeError:  # older than 0.6
             numbers = (0, 0)
@@ -85,7 +85,7 @@ class Libbpf:
         self.messages: list[str] = []
         """What libbpf and the kernel's verifier said, which libbpf would print."""
         self._print = _PRINT(self._keep)
-        self._library.libbpf_set_print(self._print)
+        self.library.libbpf_set_print(self._print)
 
     def _keep(self, level: int, text: int, arguments: int) -> int:
         """Take a message of libbpf: a format of C and its arguments."""
@@ -98,22 +98,14 @@ class Libbpf:
 
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function that returns a number, which is a negative errno where it failed."""
-        function = getattr(self._library, name)
-        function.restype = ctypes.c_int
-        result = int(function(*arguments))
+        result = int(getattr(self.library, name)(*arguments))
         if result < 0:
             raise OSError(-result, os.strerror(-result), name)
         return result
 
-    def run(self, name: str, *arguments: Any) -> None:
-        """Call a function that cannot fail, or whose failure does not matter."""
-        function = getattr(self._library, name)
-        function.restype = ctypes.c_int
-        function(*arguments)
-
     def pointer(self, name: str, *arguments: Any) -> ctypes.c_void_p:
         """Call a function that returns a pointer, which is null where it failed."""
-        function = getattr(self._library, name)
+        function = getattr(self.library, name)
         function.restype = ctypes.c_void_p
         result = function(*arguments)
         if not result:
@@ -152,9 +144,9 @@ def bundled() -> list[str]:
 class BpfObject:
     """A compiled BPF object: opened, then loaded into the kernel; its maps end with it."""
 
-    def __init__(self, elf: bytes, *, library: Libbpf | None = None) -> None:
+    def __init__(self, elf: bytes) -> None:
         """Open an ELF file's bytes."""
-        self._libbpf = library or libbpf()
+        self._libbpf = libbpf()
         self._elf = elf  # libbpf reads it until it is loaded
         size = ctypes.c_size_t(len(elf))
         self._object: ctypes.c_void_p | None = self._libbpf.pointer(
@@ -214,7 +206,7 @@ class BpfObject:
         if link == own:
             return self._libbpf.call("bpf_link_create", own, 0, _STRUCT_OPS, None)
         kept = os.dup(link)
-        self._libbpf.run("bpf_link__destroy", made)
+        self._libbpf.library.bpf_link__destroy(made)
         return kept
 
     def test_run(self, program: str, *, repeat: int = 1) -> float:
@@ -229,7 +221,7 @@ class BpfObject:
     def close(self) -> None:
         """Let go of programs and maps: those that nothing else uses end."""
         if self._object is not None:
-            self._libbpf.run("bpf_object__close", self._object)
+            self._libbpf.library.bpf_object__close(self._object)
             self._object = None
 
 
@@ -259,7 +251,7 @@ def count_arguments(table: str, member: str) -> int:
                 (prototype,) = words(pointer, 2, 1)
                 return words(prototype, 1, 1)[0] & 0xFFFF
     finally:
-        library.run("btf__free", types)
+        library.library.btf__free(types)
     raise FileNotFoundError(errno.ENOENT, f"no {member} in {table}")
 
 

@@ -8,13 +8,12 @@ process, COMMAND's processes by their guard.
 from __future__ import annotations
 
 import gc
-import os
 import random
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import LinkConfig
 from distrlcc.net.link_log import LinkLog
 from distrlcc.net.namespace import inside, new_network
-from distrlcc.processes import run_normally, run_on_time, run_soon
+from distrlcc.processes import run_on_time, run_soon
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
@@ -81,8 +80,11 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | 
         session = _Session(job, inner, outer)
         guard = Guard(job.command, variables, signals)
         stack.callback(guard.end)
-        with _on_time():
-            session.run(guard, signals)
+        # It gets a core as soon as a packet is due; the loop makes no cycles to collect.
+        if not run_on_time():
+            run_soon()
+        gc.disable()
+        session.run(guard, signals)
         assert guard.exit_code is not None
         return guard.exit_code, guard.start_error
 
@@ -195,23 +197,3 @@ class _Session:
         tables = [Path(f"/proc/self/net/{name}") for name in ("tcp", "tcp6")]
         lines = [line for t in tables if t.exists() for line in t.read_text().splitlines()[1:]]
         return any(line.split()[3] in _UNFINISHED for line in lines)
-
-
-@contextmanager
-def _on_time() -> Iterator[None]:
-    """Get a core as soon as a packet is due, and keep the collector from delaying it.
-
-    The loop makes no cycles.
-    """
-    niceness, collects = os.getpriority(os.PRIO_PROCESS, 0), gc.isenabled()
-    if not run_on_time():
-        run_soon()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-        run_normally()
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, niceness)

@@ -25,7 +25,6 @@ from distrlcc.errors import LEFT_OUT, GroupError, reading
 from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.learn.rollout import Rollout
-from distrlcc.parallel.membership import Member
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup, Quorum, RunEndedError
 from distrlcc.runs.checkpoint import checksum, pack, unpack
 from distrlcc.runs.recorder import Recorder
@@ -146,7 +145,12 @@ class ElasticGroup:
             # Agree on the group: ranks that are gone are dropped, new ones are admitted.
             quorum = group.agree(state.counters.update, ready=batch is not None)
             met, exchanged = time.perf_counter(), group.exchange_seconds
-            news = _events(group, state, quorum.joined, quorum.left)
+            after = f"going on with {group.size} after update {state.counters.update}"
+            news = [
+                f"{what}: {', '.join(map(str, members))}; {after}"
+                for what, members in (("gone", quorum.left), ("joined", quorum.joined))
+                if members
+            ]
             failures = 0 if news else failures
             self._events += news
             safe = state.shared_state()
@@ -340,15 +344,3 @@ def check_sync(checksums: Sequence[float], group: ProcessGroup, update: int) -> 
         "go on from the last checkpoint with --resume",
         exit_code=1,
     )
-
-
-def _events(
-    group: ProcessGroup, state: RunState, joined: Sequence[Member], left: Sequence[Member] = ()
-) -> list[str]:
-    """Name the ranks that left and those that joined."""
-    after = f"going on with {group.size} after update {state.counters.update}"
-    return [
-        f"{what}: {', '.join(map(str, members))}; {after}"
-        for what, members in (("gone", left), ("joined", joined))
-        if members
-    ]

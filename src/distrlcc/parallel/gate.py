@@ -210,16 +210,6 @@ class TunnelStore(dist.Store):  # type: ignore[misc, name-defined]
         """See torch's Store."""
         self._store.wait(keys, *([timeout] if timeout else []))
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """See torch's Store."""
-        self._store.set_timeout(timeout)
-
-    @property
-    def timeout(self) -> timedelta:
-        """See torch's Store."""
-        found: timedelta = self._store.timeout
-        return found
-
 
 def _port(data: bytes) -> int:
     """Return the port of the loopback address in what a member of gloo or RPC says; 0: none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -14,18 +13,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from distrlcc.data.reader import StoredData
 from distrlcc.errors import ConfigError, DistrlccError, GroupError, OutputError
 from distrlcc.limits import limits
-from distrlcc.parallel.admission import own_token
+from distrlcc.parallel.admission import decode, own_token
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher, mark_rank
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, TCPStore, open_tunnel
-from distrlcc.parallel.tunnel import LOOPBACK
+from distrlcc.parallel.tunnel import LOOPBACK, Port
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
@@ -44,9 +46,12 @@ from distrlcc.storage import Storage, say
 
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
-_TOLD = re.compile(rb"(\d{1,9}) (\d{1,3}(?:\.\d{1,3}){3}) (\d{1,5})")
+_Told = tuple[
+    Annotated[int, msgspec.Meta(ge=0, lt=10**9)],
+    Annotated[str, msgspec.Meta(pattern=r"^\d{1,3}(\.\d{1,3}){3}$")],
+    Port,
+]
 """What rank 0 leaves there: the attempt, and its master's address and port."""
-_MOST_PORT, _SHOWN = 65535, 60
 
 
 @dataclass(frozen=True)
@@ -351,12 +356,13 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             master = Master(LOOPBACK if alone else own, 0, token=own_token())
             master.begin(attempt)
             host, number = master.address, master.port
-            store.set(_MASTER, f"{attempt} {host} {number}")
+            store.set(_MASTER, msgspec.json.encode((attempt, host, number)).decode())
         else:
             # Find it.
             deadline = time.monotonic() + group.join_seconds
+            source = "the place in torchrun's store where rank 0's address belongs"
             while True:
-                attempt, host, number = _master_in(store.get(_MASTER))
+                attempt, host, number = decode(store.get(_MASTER), _Told, source)
                 try:
                     socket.create_connection((host, number), limits().call).close()
                     break
@@ -373,19 +379,3 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
     local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
     place = RankSpec(host, number, slot, size, attempt=attempt)
     return _spec(place, config, replace(group, elastic=False), local), master
-
-
-def _master_in(told: bytes) -> tuple[int, str, int]:
-    """Return the attempt, address and port of the master that torchrun's store names.
-
-    Raises:
-        GroupError: It names none.
-    """
-    found = _TOLD.fullmatch(told)
-    if found is None or not 0 < int(found[3]) <= _MOST_PORT:
-        raise GroupError(
-            f"torchrun's store has {told[:_SHOWN]!r} where rank 0's address belongs; is another "
-            "program at its port?",
-            exit_code=2,
-        )
-    return int(found[1]), found[2].decode(), int(found[3])

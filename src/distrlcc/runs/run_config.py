@@ -183,7 +183,7 @@ class ResourcesConfig:
             )
         for name in ("worker_custom", "learner_custom"):
             for text in getattr(self, name):
-                _amount(name, text)
+                amount(name, text)
 
     def worker(self, cpus: float) -> Needs:
         """Return what a worker needs, with so many cores where none are named."""
@@ -195,18 +195,26 @@ class ResourcesConfig:
 
 
 def _needs(cpus: float, gpus: float, custom: tuple[str, ...]) -> Needs:
-    needs = {"CPU": cpus, "GPU": gpus, **dict(_amount("", text) for text in custom)}
+    needs = {"CPU": cpus, "GPU": gpus, **dict(amount("", text) for text in custom)}
     return {name: amount for name, amount in needs.items() if amount}
 
 
-def _amount(key: str, text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
+def amount(key: str, text: str) -> tuple[str, float]:
+    """Return the name and the amount of one of Ray's own resources.
+
+    Raises:
+        ConfigError: It is no such text.
+    """
+    name, _, number = text.partition("=")
     try:
-        value = float(amount)
+        value = float(number)
     except ValueError:
         value = 0.0
     if not name or name in RESERVED or not 0.0 < value <= MAX_AMOUNT:
-        raise ConfigError(f"{key} has {text!r}: expected name=amount, as in fast_disk=1")
+        raise ConfigError(
+            f"{key} {text!r}: expected NAME=AMOUNT, as fast_disk=1; cores, GPUs and memory have "
+            "options of their own"
+        )
     return name, value
 
 
