@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -112,15 +108,7 @@ def make_hosts(tmp_path: Path) -> Iterator[Callable[[int], hosts.Hosts]]:
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[str]:
     """Start a receiver and return its address; it ends with the test."""
-    log = tmp_path / "receive.log"
-    with log.open("wb") as out:
-        words = (sys.executable, "-m", "distrlcc", "receive", "--listen", "127.0.0.1:0")
-        process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
-    deadline = time.monotonic() + 60.0
-    while (said := re.search(r"listening on (\S+)", log.read_text())) is None:
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield said[1]
-    process.kill()
-    process.wait(10.0)
+    command = hosts.Command(tmp_path, "receive", "--listen", "127.0.0.1:0")
+    yield command.until(r"listening on (\S+)")
+    command.process.kill()
+    command.process.wait(10.0)

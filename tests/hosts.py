@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,33 @@ class Hosts(hosts.Hosts):
                 process.kill()
             process.wait(20)
         super().__exit__(*error)
+
+
+class Command:
+    """A distrlcc command that runs."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._log = folder / f"{words[0]}{len(list(folder.glob('*.log')))}.log"
+        with self._log.open("wb") as log:
+            words = (sys.executable, "-m", "distrlcc", *words)
+            null, both = subprocess.DEVNULL, subprocess.STDOUT
+            self.process = subprocess.Popen(words, stdout=log, stderr=both, stdin=null, cwd=folder)
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def until(self, words: str, seconds: float = 60.0) -> str:
+        """Wait for words, and return what the pattern's group is."""
+        deadline = time.monotonic() + seconds
+        while (match := re.search(words, self.said)) is None:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.05)
+        return match[1] if match.groups() else match[0]
+
+    def end(self, seconds: float = 60.0) -> int:
+        return self.process.wait(seconds)
 
 
 def listening(pids: Collection[int]) -> set[tuple[str, int]]:

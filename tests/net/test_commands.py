@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -15,35 +14,9 @@ from pathlib import Path
 import pytest
 
 from distrlcc.cli.main import main
+from tests.hosts import Command
 
 pytestmark = [pytest.mark.timeout(120)]
-
-
-class Command:
-    """A distrlcc command that runs."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        self._log = folder / f"{words[0]}{len(list(folder.glob('*.log')))}.log"
-        with self._log.open("wb") as log:
-            words = (sys.executable, "-m", "distrlcc", *words)
-            null, both = subprocess.DEVNULL, subprocess.STDOUT
-            self.process = subprocess.Popen(words, stdout=log, stderr=both, stdin=null, cwd=folder)
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text()
-
-    def until(self, words: str, seconds: float = 60.0) -> str:
-        """Wait for words, and return what the pattern's group is."""
-        deadline = time.monotonic() + seconds
-        while (match := re.search(words, self.said)) is None:
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.05)
-        return match[1] if match.groups() else match[0]
-
-    def end(self, seconds: float = 60.0) -> int:
-        return self.process.wait(seconds)
 
 
 @pytest.fixture

@@ -56,21 +56,6 @@ def send(host: str, port: int) -> list[socket.socket]:
     return held
 
 
-def listening(table: str) -> set[tuple[str, int]]:
-    """Return the addresses and ports that /proc/net/tcp or tcp6 says listen."""
-    found = set()
-    for line in table.splitlines()[1:]:
-        words = line.split()
-        if words[3] == "0A":
-            address, _, port = words[1].partition(":")
-            parts = [
-                struct.pack("=I", int(address[i : i + 8], 16)) for i in range(0, len(address), 8)
-            ]
-            family = socket.AF_INET if len(parts) == 1 else socket.AF_INET6
-            found.add((socket.inet_ntop(family, b"".join(parts)), int(port, 16)))
-    return found
-
-
 def agent(store: Any, name: str, size: int) -> None:
     """Speak torch RPC as one of a group, without waiting for the others."""
     import torch.distributed as dist

@@ -16,8 +16,7 @@ import pytest
 
 from distrlcc.processes import descendants
 from tests.actors.shared import SMALL, acting
-from tests.hosts import rank_processes, wait_until
-from tests.parallel import strangers
+from tests.hosts import listening, rank_processes, wait_until
 from tests.parallel.commands import updates
 from tests.parallel.test_elastic import NODE
 from tests.parallel.test_elastic import SMALL as EQUALS
@@ -35,14 +34,6 @@ PORTS = {
 """What the documentation says that others reach: of each topology one."""
 
 ALONE = ["train", "quickstart", "--processes", "2", "--no-tensorboard", "--out", "alone"]
-
-
-def _listening(hosts: Any, host: int) -> set[tuple[str, int]]:
-    files = ("/proc/net/tcp", "/proc/net/tcp6")
-    tables = [
-        subprocess.check_output(hosts.command(host, "cat", file), text=True) for file in files
-    ]
-    return set[tuple[str, int]]().union(*map(strangers.listening, tables))
 
 
 def _script(hosts: Any, host: int, address: str, port: int, command: str) -> Any:
@@ -88,13 +79,13 @@ def test_strangers_change_nothing(
     reached = {
         (hosts.address(host), port)
         for host in (0, 1)
-        for address, port in _listening(hosts, host)
+        for address, port in listening(hosts.processes(host))
         if not address.startswith("127.")
     }
     assert len(PORTS) == 2
     assert reached == {(hosts.address(host), port) for host in (0, 1) for port in PORTS}
-    wait_until(lambda: len(_listening(hosts, 2)) > 3, 60, "a run of one machine")
-    assert {address for address, _ in _listening(hosts, 2)} == {"127.0.0.1"}
+    wait_until(lambda: len(listening(hosts.processes(2))) > 3, 60, "a run of one machine")
+    assert {address for address, _ in listening(hosts.processes(2))} == {"127.0.0.1"}
     alone.send_signal(signal.SIGTERM)
     assert alone.wait(60) == 143
     ranks = {process.pid: rank_processes(process.pid) for process in runs}

@@ -33,12 +33,13 @@ class MetricsLog:
     def __init__(
         self,
         folder: Path,
+        name: str = "metrics.jsonl",
         *,
         tensorboard: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the run's folder, whether to write event files too, and the settings for these."""
-        self.path = folder / "metrics.jsonl"
+        """Take the run's folder, the file in it, whether to write event files, their settings."""
+        self.path = folder / name
         self.newest = 0
         """The newest update that has a line."""
         self._events = folder / "tensorboard"

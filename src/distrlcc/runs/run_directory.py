@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import flat, from_dict, read_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, OutputError
-from distrlcc.files import refuse_links, rename, temporary_path, write_atomically
+from distrlcc.files import refuse_links, temporary_path, write_atomically
 from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from distrlcc.runs.identity import package_versions, versions
 from distrlcc.runs.leadership import Leadership, mark_run
-from distrlcc.runs.metrics_log import MetricsLog, cut_after
+from distrlcc.runs.metrics_log import MetricsLog
 from distrlcc.storage import StorageKeeper, say
 
 if TYPE_CHECKING:
@@ -231,20 +231,9 @@ class RunDirectory:
             self._write_versions(noted)
         self.go_on(update)
         if (self.path / "workers.jsonl").exists():
-            self._cut(self.path / "workers.jsonl", update)
-
-    def _cut(self, path: Path, update: int) -> None:
-        """Drop a file's lines of later updates; it may be another folder's as well."""
-        copy = temporary_path(path, self._epoch)
-        try:
-            shutil.copyfile(path, copy)
-            cut_after(copy, update)
-            self.check()
-            rename(copy, path, self.check)
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror}") from None
-        finally:
-            copy.unlink(missing_ok=True)
+            workers = MetricsLog(self.path, "workers.jsonl", tensorboard=False)
+            workers.begin_after(update, check=self.check, epoch=self._epoch)
+            workers.close()
 
     def go_on(self, kept: int | None) -> None:
         """Go on with the metrics that are there; for ``kept`` see `MetricsLog.begin_after`."""
