@@ -4,7 +4,7 @@ python -m benchmarks curve snapshots/seed-0 snapshots/seed-1 --out curve.png --j
 
 A folder holds one run's: copies of its policy.safetensors, each named by its steps, such as
 25000000.safetensors. A line is the mean of the runs that were copied in all of them at steps which
-differ by less than a twentieth; around it their least and greatest score.
+differ by a twentieth at most; around it their least and greatest score.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
     """Score, print and draw."""
     places, suites = together([_snapshots(folder) for folder in args.runs]), args.suites.split(",")
     scenarios = {name: load_suite(name).scenarios("validation", args.links) for name in suites}
-    out, scores = sys.stderr if args.json == "-" else sys.stdout, np.zeros((len(suites), 0))
+    out = sys.stderr if args.json == "-" else sys.stdout
     found: list[FloatArray] = []
     print("steps".rjust(10), *(name.rjust(10) for name in suites), file=out)
     for files in places:
@@ -89,7 +89,7 @@ def together(runs: list[list[Path]]) -> list[list[Path]]:
     places = []
     for first in runs[0]:
         files = [min(run, key=lambda path: abs(_steps(path) - _steps(first))) for run in runs]
-        if all(abs(_steps(path) - _steps(first)) < _NEAR * _steps(first) for path in files):
+        if all(abs(_steps(path) - _steps(first)) <= _NEAR * _steps(first) for path in files):
             places.append(files)
     if not places:
         raise ConfigError("the runs have no policies of nearly the same steps")

@@ -201,7 +201,7 @@ REFUSED = [
     ("cluster start --port 80", "'80' is not a whole number from 1024"),
     ("cluster start --listen 203.0.113.9", "expected an address of this machine"),
     ("cluster start --interface nowhere0", "expected an address of this machine"),
-    ("cluster start --listen 127.0.0.1 --resource CPU=3", "have options of their own"),
+    ("cluster start --listen 127.0.0.1 --resource CPU=3", "settings of their own"),
     ("cluster start --listen 127.0.0.1 --resource learner", "expected NAME=AMOUNT"),
     ("cluster start --autoscaling-config missing.yaml", "there is no such file"),
     ("cluster join 127.0.0.1", "is this machine itself"),

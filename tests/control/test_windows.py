@@ -41,10 +41,15 @@ def test_a_window_grows_by_what_was_acknowledged_and_never_in_silence() -> None:
     assert allowed(control, 10, 20) == 10  # before the first acknowledgement
     assert allowed(control, 10, 5) == 5
     control.observe(seen(4))
-    assert allowed(control, 10, 20) == 18
+    assert allowed(control, 10, 40) == 26
+    assert control.lowered
     assert allowed(control, 10, 12) == 12
+    assert not control.lowered
     control.observe(seen(0))
     assert allowed(control, 18, 36) == 18
+    assert control.lowered
+    control.reset(np.array([0]))
+    assert not control.lowered
 
 
 def test_a_window_is_bounded_by_what_the_path_delivers() -> None:
@@ -137,7 +142,7 @@ def test_the_guard_keeps_a_mad_policy_from_flooding_a_path() -> None:
         lost[guard] = row[col.DROPPED] / row[col.SENT]
         assert row[col.DELIVERED] > 0.7 * 20 * 12e6 / (8 * 1504)
     assert lost[0.0] > 0.9
-    assert lost[0.05] < 0.25
+    assert lost[0.05] < 0.3
 
 
 def test_a_link_that_is_silent_at_first_gets_one_window() -> None:

@@ -73,7 +73,7 @@ def add_arguments(parser: Parser) -> None:
     add("--flows N,…", text, _counts, default="")
     text = (
         "all kinds of links, with the gates that a policy for every link must pass; on each "
-        "--trace, the greatest power of the schemes; exit code 1: not all"
+        "--trace, the greatest power of the schemes, LEDBAT among them; exit code 1: not all"
     )
     add("--scorecard", text, bool)
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
@@ -98,7 +98,7 @@ def run(args: Namespace) -> int:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:  # an empty one is none
         args.senders = args.senders or [DEFAULT]
-        args.against = EMULATED_AGAINST if real else AGAINST
+        args.against = EMULATED_AGAINST if real else AGAINST + ",ledbat" * args.scorecard
     if args.flows and not real:
         raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
     contenders = contenders_of(args, real=real)

@@ -2,7 +2,8 @@
 
 The guard is outside the network, so that no policy, however trained, can do much harm:
 
-- A window grows by twice the packets that the step acknowledged at most: not at all in silence.
+- A window grows by `GROWTH` times the packets that the step acknowledged at most: not at all in
+  silence.
 - A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`.
 - A flow that loses more than a bound in each of `BAD_ROUNDS` rounds has no greater window than
   CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
@@ -28,7 +29,7 @@ from distrlcc.control.cubic import ALPHA, BETA, C
 from distrlcc.control.state import MIN_CWND
 from distrlcc.types import FloatArray, IntervalStats
 
-MOST_BDP, SPARE = 8.0, 10.0
+GROWTH, MOST_BDP, SPARE = 4.0, 8.0, 10.0
 BAD_ROUNDS, CALM_ROUNDS = 2, 8
 ROUND_PACKETS, ROUND_RTTS, FEW_PACKETS = 64, 8, 8
 QUEUED, UNQUEUED, SIGMAS = 0.5, 3.0, 1.5
@@ -141,12 +142,15 @@ class WindowControl:
         self.state = np.zeros((n, STATE_SIZE))
         self.on = self.state[:, ON]
         """1 where CUBIC's rule bounds the window, ``[N]``."""
+        self.lowered = np.zeros(n, np.bool_)
+        """Whether the guard lowered the newest window, by any of its rules, ``[N]``."""
         if pacing or guard:  # compiled code is loaded now, not in a flow's first step
             observe(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard)
 
     def reset(self, which: NDArray[np.int64]) -> None:
         """Begin some flows anew."""
         self.state[which] = 0.0
+        self.lowered[which] = False
 
     def observe(self, stats: IntervalStats) -> None:
         """Count a step of the flows, ``[N]``."""
@@ -165,11 +169,12 @@ class WindowControl:
         cwnd, rate = chosen
         s = self.state.T
         if self.guard:
-            most = np.maximum(held[0], MIN_CWND) + 2.0 * s[ACKED]
+            most = np.maximum(held[0], MIN_CWND) + GROWTH * s[ACKED]
             cap = MOST_BDP * s[TOP] * s[LEAST] + SPARE
             cwnd = np.minimum(cwnd, np.where(s[TOP] > 0.0, np.minimum(most, cap), most))
             cwnd = np.where(s[ON] == 1.0, np.minimum(cwnd, s[WINDOW]), cwnd)
             cwnd = np.maximum(cwnd, MIN_CWND)
+            self.lowered = cwnd < chosen[0]
         if self.pacing:
             rate = np.where(s[SRTT] > 0.0, self.pacing * cwnd / np.maximum(s[SRTT], 1e-6), 0.0)
         return cwnd, rate

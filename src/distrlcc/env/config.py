@@ -109,7 +109,7 @@ class EnvConfig:
             )
         if self.reward.guard_weight and not self.guard:
             raise ConfigError(
-                "reward.guard_weight is the price of the guard's work; set guard, too"
+                "reward.guard_weight is the price of the guard's rule; set guard, too"
             )
         if self.world != "simulated":
             self._check_real()

@@ -40,7 +40,7 @@ class RewardConfig:
     window_weight: float = 0.0
     """Price of packets in flight that do not fit the link; see `with_window`."""
     guard_weight: float = 0.0
-    """Price of a step in which the guard bounds the window."""
+    """Price of a step in which CUBIC's rule of the guard is on."""
     fairness_weight: float = 0.0
     """Price of a share of the link's throughput that is e times a fair one, or the e-th part; see
     `with_fairness`."""

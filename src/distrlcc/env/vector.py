@@ -12,7 +12,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
   `distrlcc.env.rewards.outcome` has it;
 - `distrlcc.env.rewards.PARTS`, ``[N]`` each, where asked for: what rewards are made of;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
-- ``guarded`` ``[N]``, with a guard: where CUBIC's rule bounds the window;
+- ``guarded`` ``[N]``, with a guard: where it lowered the window that was chosen;
 - ``late`` ``[N]``, on emulated links: whose step was late, as the action came late;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
 - ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
@@ -312,7 +312,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"cwnd": self.batch.chosen_windows()}
         if self.config.guard:
-            info["guarded"] = self.batch.windows.on > 0
+            info["guarded"] = self.batch.windows.lowered & self.batch.acted
         if self._with_labels:
             info["expert_action"] = self.batch.labels()
         if self.agents > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ def evaluate(
         check_agents(scenario)
     # Each link's run of each seed in its stretches; one call runs many.
     runs = [
-        _Part(seed * len(scenarios) + link, part)
+        (seed * len(scenarios) + link, part)
         for seed in range(seeds)
         for link, scenario in enumerate(scenarios)
         for part in stretches(reseed(scenario, seed))
@@ -89,15 +89,6 @@ def stretches(scenario: Scenario) -> list[Scenario]:
         )
         for k in range(count)
     ]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What runs on one link of a batch."""
-
-    run: int
-    """Which run it counts for: seed by seed, link by link."""
-    scenario: Scenario
 
 
 def reseed(scenario: Scenario, seed: int) -> Scenario:
@@ -200,16 +191,17 @@ class _Counted:
 
 def _run(
     contender: Contender,
-    parts: Sequence[_Part],
+    parts: Sequence[tuple[int, Scenario]],
     counted: _Counted,
     steps: dict[int, list[FloatArray]],
     seed: int,
 ) -> Iterator[float]:
     """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names.
 
+    A part is the number of the run that it counts for, seed by seed and link by link, and its link.
     ``seed`` chooses a sampling policy's draws. Yields, after each step, the share that is done.
     """
-    scenarios = [part.scenario for part in parts]
+    scenarios = [scenario for _, scenario in parts]
     count, n_flows = len(parts), max(len(s.flows) for s in scenarios)
     config = contender.env_config()
     if not contender.learned and contender.scheme != "oracle":
@@ -223,11 +215,11 @@ def _run(
     # Counts at the beginning and the end; sums over steps, in the first second and after it.
     before, after = _Totals(count), _Totals(count)
     sums, everyone = np.zeros((2, 6, count)), np.arange(count)
-    drawn = {n: list[FloatArray]() for n, part in enumerate(parts) if part.run in steps}
+    drawn = {n: list[FloatArray]() for n, (run, _) in enumerate(parts) if run in steps}
     for then, now in simulate(contender, batch, scenarios, seed):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
-        guarded = batch.windows.on * stats.duration
+        guarded = batch.windows.lowered * stats.duration
         step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration, guarded]
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
         queue = batch.simulator.results[:, col.QUEUE]
@@ -238,9 +230,9 @@ def _run(
         before.take(batch, now >= warm)
         after.take(batch, now >= ends)
         yield min(float(now.sum() / ends.sum()), 1.0)
-    counted.add([part.run for part in parts], before, after, sums)
+    counted.add([run for run, _ in parts], before, after, sums)
     for n, kept in drawn.items():
-        steps[parts[n].run] += kept
+        steps[parts[n][0]] += kept
 
 
 def _measure(counted: _Counted, shared: NDArray[np.bool_]) -> dict[str, FloatArray]:

@@ -47,7 +47,7 @@ class CollectStats:
     minimum_window: float = 0.0
     """Steps on which the window stood at its minimum."""
     guarded: float = 0.0
-    """Steps on which the guard's rule bounded the window."""
+    """Steps in which the guard lowered the window that was chosen."""
     episodes: float = 0.0
     """Episodes that ended."""
     silent_episodes: float = 0.0
@@ -272,7 +272,7 @@ class Collector:
             at_minimum &= self._active & info["active"]
         stats.minimum_window += float(at_minimum.sum())
         if "guarded" in info:
-            stats.guarded += float((info["guarded"] & info.get("active", True)).sum())
+            stats.guarded += float(info["guarded"].sum())
         if "late" in info:
             stats.timed_steps += len(info["late"])
             stats.late_steps += float(info["late"].sum())

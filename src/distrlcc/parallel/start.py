@@ -48,7 +48,7 @@ _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
 _Told = tuple[
     Annotated[int, msgspec.Meta(ge=0, lt=10**9)],
-    Annotated[str, msgspec.Meta(pattern=r"^\d{1,3}(\.\d{1,3}){3}$")],
+    Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,3}(\.[0-9]{1,3}){3}\Z")],
     Port,
 ]
 """What rank 0 leaves there: the attempt, and its master's address and port."""

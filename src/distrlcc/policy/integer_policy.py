@@ -267,7 +267,7 @@ class IntegerPolicy:
 
     def _allowed(self, old: Ints, new: Ints) -> Ints:
         """Return what the guard leaves of it; no growth where the application is the limit."""
-        if self.policy["bounded"]:
+        if self.policy["growth"]:
             new = np.maximum(self._bounded(old, new), self.policy["least_window"])
         new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
         guard = self.rows["guard"]
@@ -275,10 +275,10 @@ class IntegerPolicy:
         return np.asarray(np.where(guard["on"] > 0, most, new))
 
     def _bounded(self, old: Ints, new: Ints) -> Ints:
-        """Return windows that grow by twice what was acknowledged, to eight recent BDPs at most."""
+        """Return windows bounded by the policy's growth, and by eight recent BDPs."""
         rows = self.rows
-        growth = np.minimum(self._signed("acked"), MOST_PACKETS) << SHIFT + 1
-        new = np.minimum(new, old + growth)
+        growth = np.minimum(self._signed("acked"), MOST_PACKETS) << SHIFT
+        new = np.minimum(new, old + growth * int(self.policy["growth"]))
         rtt = _least_of(rows["least"].astype(np.int64), rows["least_before"].astype(np.int64))
         rtt = np.where(rtt == 0, self._signed("min_rtt"), rtt)
         rtt = np.minimum(rtt, 4 * self._signed("min_rtt"))

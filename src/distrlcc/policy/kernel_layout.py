@@ -65,7 +65,7 @@ POLICY = np.dtype(
     [
         *_named("<u4", "observation observed actions has_preference dense state state_input"),
         *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 guard_rounds floor"),
-        *_named("<u4", "crowd follows bounded gates post_hidden"),
+        *_named("<u4", "crowd follows growth gates post_hidden"),
         *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
         *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
         ("mean", "<i8", MAX_INPUTS),
@@ -75,7 +75,7 @@ POLICY = np.dtype(
         ("layers", LAYER, MAX_LAYERS),
         ("biases", "<i8", MAX_BIASES),
         ("weights", "<u4", MAX_WEIGHTS + MAX_COLUMNS),
-        ("none", "<u8", 2),
+        ("none", "<u8", 3),
     ],
     align=True,
 )

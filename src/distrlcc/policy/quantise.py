@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.windows import GROWTH
 from distrlcc.errors import PolicyFileError
 from distrlcc.plugins import is_reference, short
 from distrlcc.policy import kernel_layout as layout
@@ -74,7 +75,7 @@ def quantise(
         to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
         to["scale"] = fixed(actions.scale)
         to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
-    to["bounded"] = spec.guard > 0
+    to["growth"] = GROWTH if spec.guard else 0
     _put_options(to, spec.pacing or PACING, spec.guard or GUARD_LOSS)
     _put_network(to, policy)
     return to

@@ -10,7 +10,8 @@ RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmar
 CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)
 OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
-HARD = tuple(map(Benchmark, ("shallow", "jitter", "silent", "falls", "slow", "fast")))
+_HARD = "shallow jitter silent falls slow fast whole-ms lossy long satellite"
+HARD = tuple(map(Benchmark, _HARD.split()))
 FLOWS = Benchmark("flows", RIVALS, 24, (*TOGETHER, "excess_loss"))
 SHARED = (
     *(Benchmark(name, RIVALS, 64, TOGETHER) for name in ("shared-2", "shared-4", "shared-rtt")),

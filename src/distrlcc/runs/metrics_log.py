@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MetricsLog:
-    """The metrics of the run in a folder.
+    """The metrics of the run in a folder, or its workers' lines.
 
     Lines are only appended. What is known later of an update, such as its scores, is another line
     of the same update: `read_metrics` joins them.
@@ -38,7 +38,7 @@ class MetricsLog:
         tensorboard: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the run's folder, the file in it, whether to write event files, their settings."""
+        """Take a run's folder and a file's name; ``tensorboard``: event files, with settings."""
         self.path = folder / name
         self.newest = 0
         """The newest update that has a line."""

@@ -210,10 +210,10 @@ def amount(key: str, text: str) -> tuple[str, float]:
         value = float(number)
     except ValueError:
         value = 0.0
-    if not name or name in RESERVED or not 0.0 < value <= MAX_AMOUNT:
+    if not name.isidentifier() or name in RESERVED or not 0.0 < value <= MAX_AMOUNT:
         raise ConfigError(
-            f"{key} {text!r}: expected NAME=AMOUNT, as fast_disk=1; cores, GPUs and memory have "
-            "options of their own"
+            f"{key} {text!r}: expected NAME=AMOUNT, as fast_disk=1, at most {MAX_AMOUNT}; cores, "
+            "GPUs and memory have settings of their own"
         )
     return name, value
 

@@ -269,6 +269,8 @@ GRID: tuple[tuple[str, Link], ...] = (
     ("satellite", Link(rate_mbps=42, delay_ms=400, loss=0.0074, queue_packets=1500)),
 )
 """Name and link of each point of the grid."""
+SATELLITE = Link(rate_mbps=42, delay_ms=300, loss=0.0074, queue_packets=1500)
+"""As the grid's, at a round trip of 600 ms in place of 800, which is that of the orbit."""
 
 
 # Links that several flows share. ``shared`` is for training, the others measure: agents of equal

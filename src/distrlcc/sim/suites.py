@@ -128,6 +128,7 @@ _OURS = {
     "aurora-sweep": _links("aurora-sweep", families.SWEEPS, 60.0),
     "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(families.LINKS)), 10.0),
     "indigo-grid": _links("indigo-grid", families.GRID, 30.0),
+    "satellite": _links("satellite", (("600ms", families.SATELLITE),), 30.0),
     **{
         name: Suite(build, TEST_LINKS, families.MOST_FLOWS)
         for name, build in families.SHARED.items()

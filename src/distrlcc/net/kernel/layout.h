@@ -24,7 +24,7 @@ struct policy {
 	__u32 observation, observed, actions, has_preference, dense, state, state_input;
 	__u32 sample, step_us, interval_q16, catch_up, gain_q8, guard_rounds, floor;
 	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
-	__u32 bounded, gates; /* whether the guard bounds windows; an LSTM's cell has 4, a minGRU's 2 */
+	__u32 growth, gates; /* for each packet acknowledged, 0: unguarded; an LSTM has 4, a minGRU 2 */
 	__u32 post_hidden; /* width of a dense layer behind the recurrent one */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
@@ -33,7 +33,7 @@ struct policy {
 	struct layer layers[MAX_LAYERS]; /* dense ones, the recurrent one, one behind it, the head */
 	__s64 biases[MAX_BIASES];
 	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
-	__u64 none[2]; /* so that the size is no earlier layout's; a new layout needs another */
+	__u64 none[3]; /* so that the size is no earlier layout's; a new layout needs another */
 };
 
 struct control {

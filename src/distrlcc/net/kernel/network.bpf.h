@@ -247,8 +247,8 @@ __noinline __s64 scaled_rate(struct connection *c, __s64 answer)
 	return clip(rate, p->least_rate, p->greatest_rate);
 }
 
-/* What the guard lets a window grow to: by twice the packets that were acknowledged, and to eight
- * times what the path delivered lately in its least RTT, and ten more.
+/* What the guard lets a window grow to: so many packets more for each that was acknowledged, and
+ * eight times what the path delivered lately in its least RTT, and ten more.
  */
 __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 {
@@ -256,7 +256,8 @@ __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 
 	if (!c)
 		return 0;
-	new = least(new, old + ((__s64)least(c->now.acked, MOST_PACKETS) << (SHIFT + 1)));
+	most = least(c->now.acked, MOST_PACKETS) * POLICY_OF(c)->growth;
+	new = least(new, old + (__s64)(most << SHIFT));
 	rtt = least(path_least(c), 4 * c->now.min_rtt);
 	if (!c->lately || !rtt)
 		return new;
@@ -269,7 +270,7 @@ __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
  */
 static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 {
-	if (POLICY_OF(c)->bounded)
+	if (POLICY_OF(c)->growth)
 		new = greatest(bounded(c, old, new), POLICY_OF(c)->least_window);
 	if (c->limited && new > old) {
 		__sync_fetch_and_add(&stats.limited, 1);
