@@ -98,7 +98,9 @@ def run(args: Namespace) -> int:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:  # an empty one is none
         args.senders = args.senders or [DEFAULT]
-        args.against = EMULATED_AGAINST if real else AGAINST + ",ledbat" * args.scorecard
+        args.against = EMULATED_AGAINST if real else AGAINST
+        if args.scorecard and not real:
+            args.against += ",ledbat"
     if args.flows and not real:
         raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
     contenders = contenders_of(args, real=real)

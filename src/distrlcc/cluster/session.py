@@ -99,8 +99,10 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
             told = {KEPT: uuid.uuid4().hex}
             # End what has this mark when this process dies, and in the end.
             words, nothing = keeper(f"{KEPT}={told[KEPT]}", limits().stop), subprocess.DEVNULL
-            pipes = (subprocess.PIPE, nothing, nothing)
-            stack.enter_context(subprocess.Popen(words, -1, None, *pipes, process_group=0))
+            started = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, process_group=0
+            )
+            stack.enter_context(started)
             # Keep signals to this process's group, which first saves, from what Ray starts.
             services, plain = ray._private.services, ray._private.services.ConsolePopen
             stack.callback(setattr, services, "ConsolePopen", plain)
