@@ -237,6 +237,7 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
         "jitter before the queue": (np.mean([s.link.jitter_ms > 0 for s in scenarios]), 0.08),
         "CoDel": (np.mean(["codel" in str(s.link.aqm) for s in scenarios]), 0.05),
         "PIE": (np.mean(["pie" in str(s.link.aqm) for s in scenarios]), 0.05),
+        "marks": (np.mean(["ecn=1" in str(s.link.aqm) for s in scenarios]), 0.05),
         "policers": (np.mean([s.link.policer_mbps is not None for s in alone]), 0.0225),
         "traces": (np.mean([s.link.trace is not None for s in alone]), 0.25),
         "changes": (np.mean(changing), 0.3),
@@ -246,6 +247,10 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
     }
     rivals, _ = shares.pop("rivals")
     assert rivals / sum(few) == pytest.approx(0.25, abs=0.04)
+    sizes = [s.flows[-1].packets for s in scenarios if s.flows[-1].ecn]
+    assert len(sizes) == rivals
+    assert np.mean([size is not None for size in sizes]) == pytest.approx(1 / 3, abs=0.1)
+    assert min(s.link.rate_mbps or 9 for s in alone if s.link.trace is None) < 0.2
     for name, (found, said) in shares.items():
         assert found == pytest.approx(said, abs=max(0.1 * said, 0.015)), name
     assert 0.028 < max(s.link.loss for s in scenarios) <= 0.03

@@ -31,12 +31,13 @@ def world_link(split: str, index: int) -> Scenario:
     """Return a link of the suite ``world``; shares are of links.
 
     One agent on 60%, two on 18%, three or four on 12%, five to eight on 6%, nine to sixteen on 4%;
-    a flow of CUBIC, BBR or Copa beside them on a quarter of those with one or two. Alone, an agent
-    has a constant link (45%: a tenth of them silent at first, an eighth fall, a twentieth have a
-    policer), one that changes (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on
-    35% of all links, as in ``jitter``, packets before the queue by as much on 8%, and 20% of those
-    that are no traces lose up to 3% of their packets at random. On 10% CoDel or PIE stands in place
-    of droptail.
+    a flow of CUBIC, BBR or Copa beside them on a quarter of those with one or two, on a third of
+    which it ends after 20 packets to 8 s of the link. Alone, an agent has a constant link (45%: a
+    tenth of them silent at first, an eighth fall, a twentieth have a policer), one that changes
+    (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on 35% of all links, as in
+    ``jitter``, packets before the queue by as much on 8%, and 20% of those that are no traces lose
+    up to 3% of their packets at random. On 10% CoDel or PIE stands in place of droptail; half of
+    these mark what CUBIC sends.
     """
     u = draws("world", split, index, 40)
     agents = _count(u[0], _CROWDS)
@@ -63,7 +64,9 @@ def world_link(split: str, index: int) -> Scenario:
         link = replace(link, jitter_ms=round(between(u[18], 0.2, 8.0), 3))
     if u[19] < 0.1:
         kind = "codel" if u[20] < 0.5 else "pie"
-        link = replace(link, queue_packets=None, aqm=f"{kind}:packets={link.queue_packets}")
+        marks = ",ecn=1" if u[23] < 0.5 else ""
+        aqm = f"{kind}:packets={link.queue_packets}{marks}"
+        link = replace(link, queue_packets=None, aqm=aqm)
     return replace(scenario, name=f"world/{split}/{index}", link=link, seed=index)
 
 
@@ -89,8 +92,8 @@ def policed(link: Link, u: list[float]) -> Link:
 
 
 def _anywhere(u: list[float]) -> Link:
-    """2-150 Mbit/s, 8-200 ms; on a third each 0.2-1000 Mbit/s, 2-800 ms; 0.02-0.5 or 0.5-8 BDP."""
-    rates = (0.2, 1000.0) if u[3] < 1 / 3 else (2.0, 150.0)
+    """2-150 Mbit/s, 8-200 ms; on a third each 0.1-1000 Mbit/s, 2-800 ms; 0.02-0.5 or 0.5-8 BDP."""
+    rates = (0.1, 1000.0) if u[3] < 1 / 3 else (2.0, 150.0)
     rtts = (2.0, 800.0) if u[4] < 1 / 3 else (8.0, 200.0)
     return Wide(rates, rtts, (0.02, 0.5) if u[5] < 0.4 else (0.5, 8.0)).link(u)
 
@@ -114,7 +117,8 @@ def _crowd(agents: int, rivals: int, split: str, index: int) -> Scenario:
         late = time_between(0.0, 5.0, u[4])
         starts = (0.0, late) if u[5] < 0.5 else (late, 0.0)
         flows[0] = replace(flows[0], start_s=starts[0])
-        flows.append(Flow(_RIVALS[int(3 * u[6])], start_s=starts[1]))
+        size = round(between(3 * u[7], 20, bdp_packets(rate, 8e3))) if u[7] < 1 / 3 else None
+        flows.append(Flow(_RIVALS[int(3 * u[6])], start_s=starts[1], packets=size, ecn=True))
     link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
     return Scenario("world", link, tuple(flows), duration_s=16.0)
 
