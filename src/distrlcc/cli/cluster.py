@@ -28,7 +28,7 @@ def add_start(parser: Parser) -> None:
     add = parser.add
     text = "address of this machine, where the head listens; needed where there are several"
     add("--listen IP", text, default="")
-    add("--port P", "first of the cluster's ten ports", whole(1024, 8254), 6379)
+    add("--port P", "first of the cluster's seven ports", whole(1024, 8254), 6379)
     _add_share(parser)
     add("--show-token", _SHOW_TOKEN, bool)
     add("--no-dashboard", "do without Ray's dashboard, which is on this machine's loopback", bool)

@@ -98,7 +98,7 @@ def run(args: Namespace) -> int:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:  # an empty one is none
         args.senders = args.senders or [DEFAULT]
-        args.against = EMULATED_AGAINST if real else AGAINST
+        args.against = _known_to_the_kernel(EMULATED_AGAINST) if real else AGAINST
         if args.scorecard and not real:
             args.against += ",ledbat"
     if args.flows and not real:
@@ -110,6 +110,14 @@ def run(args: Namespace) -> int:
     scenarios = _scenarios(args)
     with _in_kernel(args, contenders) as controls:
         return _evaluate(args, contenders, scenarios, controls)
+
+
+def _known_to_the_kernel(schemes: str) -> str:
+    """Return those of ``kernel-NAME,…`` whose module is loaded."""
+    from distrlcc.net.tcp_flow import kernel_controls
+
+    known = kernel_controls()
+    return ",".join(name for name in names_in(schemes) if name.removeprefix("kernel-") in known)
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
@@ -351,7 +359,7 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
     parser.add("senders SENDER", "policy files, runs, shipped policies, or schemes", nargs="*")
     for flag in ("--policy", "--scheme"):
         parser.gone(flag, ": policies stand first, schemes in a list: one --against cubic,bbr")
-    more = "" if real is None else f"; of real packets {real}"
+    more = "" if real is None else f"; of real packets what the kernel has of {real}"
     default = against if real is None else None
     parser.add("--against A,B,…", f"schemes (default: {against}{more})", default=default)
     text = (
