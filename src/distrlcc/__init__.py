@@ -11,16 +11,6 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    **dict.fromkeys(("Flow", "Link", "Scenario"), "distrlcc.sim.scenario"),
-    **dict.fromkeys(
-        (
-            *("Callbacks", "FlowResult", "Policy", "Scores", "evaluate", "load_policy"),
-            *("make_env", "make_vec", "report", "simulate", "train"),
-        ),
-        "distrlcc.library",
-    ),
-}
 __all__ = [
     "Callbacks",
     "Flow",
@@ -40,9 +30,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'distrlcc' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home = "sim.scenario" if name in ("Flow", "Link", "Scenario") else "library"
+    return getattr(importlib.import_module(f"distrlcc.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -136,6 +136,15 @@ def reading(kind: type[DistrlccError], what: str, remedy: str = "") -> Iterator[
         raise kind(f"{what} ({_reason(error)}){remedy}") from error
 
 
+@contextmanager
+def writing(what: object, remedy: str = "") -> Iterator[None]:
+    """Turn an `OSError` over what is written into an `OutputError`: ``what: whyremedy``."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {what}: {error.strerror}{remedy}") from None
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
-from distrlcc.errors import OutputError
+from distrlcc.errors import OutputError, writing
 
 
 def write_atomically(
@@ -34,14 +34,12 @@ def write_output(path: Path, data: bytes | Iterator[bytes]) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    try:
+    with writing(path):
         if not path.exists() or path.is_file():
             write_atomically(Path(os.path.realpath(path)), data)
             return
         with path.open("wb") as file:  # what a rename would replace
             file.writelines(data if isinstance(data, Iterator) else [data])
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def require_output(path: Path, *inputs: str | os.PathLike[str]) -> None:
@@ -141,15 +139,11 @@ def require_writable(folder: Path) -> None:
     Raises:
         OutputError: It cannot.
     """
-    try:
+    with writing(folder, "; choose a place you may write to"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable.tmp"
         probe.touch()
         probe.unlink(missing_ok=True)  # another process may look as well
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {folder}: {error.strerror}; choose a place you may write to"
-        ) from None
 
 
 def refuse_links(*folders: Path) -> None:

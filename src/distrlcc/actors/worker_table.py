@@ -10,7 +10,7 @@ from time import monotonic
 from rich.table import Table
 
 from distrlcc.actors.worker_pool import WorkerState
-from distrlcc.errors import OutputError
+from distrlcc.errors import writing
 from distrlcc.runs.progress import Display
 
 WRITE_SECONDS = 1.0
@@ -46,11 +46,8 @@ class WorkerTable:
         when = {"seconds": round(seconds, 3), "update": update}
         lines = [json.dumps(when | _figures(state)) + "\n" for state in self._workers]
         self._check()
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(lines)
-        except OSError as error:
-            raise OutputError(f"{self._path}: {error.strerror or error}") from None
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.writelines(lines)
 
     def table(self) -> Table:
         """Return the table."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from distrlcc.errors import ConfigError, GroupError, OutputError
+from distrlcc.errors import ConfigError, GroupError, writing
 from distrlcc.files import write_atomically
 from distrlcc.parallel.admission import own_token
 from distrlcc.processes import Process
@@ -110,13 +110,9 @@ def state_folder() -> Path:
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     machine = f"{platform.node() or 'host'}-{os.stat('/proc/self/ns/net').st_ino}"
     folder = Path(home).expanduser() / "distrlcc" / "ray" / machine
-    try:
+    with writing(folder, "; set XDG_STATE_HOME to a folder of yours"):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {folder}: {error.strerror}; set XDG_STATE_HOME to a folder of yours"
-        ) from None
     return folder
 
 

@@ -43,25 +43,13 @@ class _Scheme:
 
 
 @dataclass(frozen=True)
-class _Series:
-    scheme: str
-    link: str
-    learned: bool
-    edges_s: list[float]
-    capacity_mbps: list[float | None]
-    rate_mbps: list[float | None]
-    queueing_delay_ms: list[float | None]
-    queue_packets: list[float | None]
-
-
-@dataclass(frozen=True)
 class _File:
     format: str
     seeds: int
     common_scenarios: int
     schemes: dict[str, _Scheme]
     without_runs: list[str]
-    series: list[_Series] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
 
 
 def series_json(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -84,7 +72,7 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
     """
     remedy = "; expected the summary.json of 'distrlcc evaluate --out'"
     with reading(ConfigError, f"{path} is no summary of an evaluation", remedy):
-        file = msgspec.json.decode(path.read_bytes(), type=_File)
+        file = msgspec.json.decode(path.read_bytes(), type=_File, dec_hook=_floats)
         _check(file)
     schemes = tuple(
         SchemeSummary(
@@ -103,20 +91,7 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
     without = tuple(file.without_runs)
     metrics = METRICS + tuple(m for m in SENDER_METRICS if m.key in schemes[0].overall)
     summary = Summary(schemes, links, file.seeds, file.common_scenarios, {}, without, metrics)
-    series = [
-        Series(
-            scheme=one.scheme,
-            link=one.link,
-            edges_s=_floats(one.edges_s),
-            capacity_mbps=_floats(one.capacity_mbps),
-            rate_mbps=_floats(one.rate_mbps),
-            queueing_delay_ms=_floats(one.queueing_delay_ms),
-            queue_packets=_floats(one.queue_packets),
-            learned=one.learned,
-        )
-        for one in file.series
-    ]
-    return summary, series
+    return summary, file.series
 
 
 def _check(file: _File) -> None:
@@ -132,12 +107,13 @@ def _check(file: _File) -> None:
             raise ValueError(f"series {one.link!r} is of {one.scheme!r}, which is no scheme here")
         for name in _ARRAYS:
             buckets, edge = len(getattr(one, name)), name == "edges_s"
-            if buckets != len(one.rate_mbps) + edge or not one.rate_mbps:
+            if buckets != len(one.rate_mbps) + edge or not len(one.rate_mbps):
                 raise ValueError(f"series {one.link!r}: {name} has {buckets} values")
 
 
-def _floats(values: Sequence[float | None]) -> FloatArray:
-    return np.array([math.nan if value is None else value for value in values], float)
+def _floats(_: type, values: object) -> FloatArray:
+    found = msgspec.convert(values, list[float | None])
+    return np.array([math.nan if value is None else value for value in found], float)
 
 
 def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:

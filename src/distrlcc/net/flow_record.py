@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distrlcc.errors import OutputError
+from distrlcc.errors import writing
 from distrlcc.types import FloatArray
 
 LATE_NS = 1_000_000
@@ -134,7 +134,7 @@ class StepLog:
             OutputError: It cannot be written.
         """
         self._folder = folder
-        with self._writes():
+        with writing(self._folder):
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115  (`__exit__` closes it)
 
     def __enter__(self) -> StepLog:
@@ -146,19 +146,12 @@ class StepLog:
 
     def add(self, step: Step) -> None:
         """Keep a step, see `__init__`."""
-        with self._writes():
+        with writing(self._folder):
             self._file.write(_STEP.pack(*step))
-
-    @contextmanager
-    def _writes(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(f"cannot write {self._folder}: {error.strerror}") from None
 
     def steps(self) -> Iterator[FloatArray]:
         """Yield the steps in pieces, ``[S, F]``, with F the fields of `Step`."""
-        with self._writes():
+        with writing(self._folder):
             self._file.seek(0)
         while piece := self._file.read(_STEP.size * _PIECE):
             yield np.frombuffer(piece).reshape(-1, len(Step._fields))

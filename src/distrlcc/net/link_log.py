@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from distrlcc.errors import OutputError
+from distrlcc.errors import writing
 from distrlcc.net.link_config import DirectionConfig
 from distrlcc.sim.queues import Packet
 from distrlcc.types import PACKET_BYTES
@@ -42,10 +42,8 @@ class LinkLog:
         Raises:
             OutputError: It cannot be written.
         """
-        try:
+        with writing(path):
             self._file: TextIO = path.open("w", encoding="utf-8", errors="surrogateescape")
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror}") from None
         self._path, self._port = path, port
         self.failure = ""
         """Why it ended early, one line; what it logs matters less than the link."""

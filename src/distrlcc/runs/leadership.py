@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from distrlcc.errors import OutputError
+from distrlcc.errors import OutputError, writing
 from distrlcc.files import remove_temporary, write_atomically
 
 _RUN, _EPOCH = ".run", ".epoch-"
@@ -65,10 +65,8 @@ class Leadership:
         self._folder, self._run, self.epoch = folder, run, epoch
         self._still_leads = still_leads
         self.check()
-        try:
+        with writing(folder):
             (folder / f"{_EPOCH}{epoch}").touch()
-        except OSError as error:
-            raise OutputError(f"cannot write {folder}: {error.strerror}") from None
         self.check()
         for path in folder.glob(f"{_EPOCH}*"):
             if _number(path) < epoch:

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from distrlcc.errors import OutputError, reading
+from distrlcc.errors import OutputError, reading, writing
 from distrlcc.files import rename, temporary_path
 
 if TYPE_CHECKING:
     from distrlcc.runs.event_file import EventFile
+
+
+_REMEDY = "; make room or put the folder back, then go on with --resume"
 
 
 class MetricsLog:
@@ -68,20 +71,19 @@ class MetricsLog:
         self.close()
         copy = temporary_path(self.path, epoch)
         try:
-            self._lines = copy.open("xb")
-            if self.path.exists():
-                with self.path.open("rb") as lines:
-                    shutil.copyfileobj(lines, self._lines)
-                self._lines.flush()
-                self.newest = cut_after(copy, sys.maxsize if update is None else update)
-                self._lines.seek(0, os.SEEK_END)
-                # TensorBoard hides what was written before from here on.
-                self._steps = _last_steps(copy)
-                self._purge = self._steps + 1
-            check()
-            rename(copy, self.path, check)
-        except OSError as error:
-            raise self._unwritable(error) from None
+            with writing(self.path, _REMEDY):
+                self._lines = copy.open("xb")
+                if self.path.exists():
+                    with self.path.open("rb") as lines:
+                        shutil.copyfileobj(lines, self._lines)
+                    self._lines.flush()
+                    self.newest = cut_after(copy, sys.maxsize if update is None else update)
+                    self._lines.seek(0, os.SEEK_END)
+                    # TensorBoard hides what was written before from here on.
+                    self._steps = _last_steps(copy)
+                    self._purge = self._steps + 1
+                check()
+                rename(copy, self.path, check)
         finally:
             copy.unlink(missing_ok=True)
 
@@ -94,39 +96,27 @@ class MetricsLog:
             OutputError: They cannot be written, or the file was removed or taken over.
         """
         row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
-        try:
+        with writing(self.path, _REMEDY):
             if self._lines is None:
                 self._lines = self.path.open("ab")
             self._lines.write(msgspec.json.format(row, indent=0) + b"\n")
             self._lines.flush()
             if not os.fstat(self._lines.fileno()).st_nlink:
                 raise FileNotFoundError(errno.ENOENT, "it was removed or replaced meanwhile")
-        except OSError as error:
-            raise self._unwritable(error) from None
         self.newest = update
         self._steps = int(metrics.get("steps", self._steps))
         self._show(metrics)
 
-    def _unwritable(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"cannot write {self.path}: {error.strerror}; make room or put the folder back, then "
-            "go on with --resume"
-        )
-
     def _show(self, metrics: Mapping[str, Any]) -> None:
         if not self._tensorboard:
             return
-        try:
+        with writing(self._events, "; make room, or add --no-tensorboard"):
             if self._writer is None:
                 from distrlcc.runs.event_file import EventFile  # noqa: PLC0415  (slow to import)
 
                 self._writer = EventFile(self._events, self._settings, self._purge)
             shown = {k: float(v) for k, v in metrics.items() if isinstance(v, numbers.Real)}
             self._writer.write(self._steps, shown)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {self._events}: {error.strerror}; make room, or add --no-tensorboard"
-            ) from None
 
     def close(self) -> None:
         """Close the files."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import flat, from_dict, read_toml, to_toml, toml_differences
-from distrlcc.errors import CheckpointError, OutputError
+from distrlcc.errors import CheckpointError, OutputError, writing
 from distrlcc.files import refuse_links, temporary_path, write_atomically
 from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
@@ -71,7 +71,7 @@ class RunDirectory:
         text = to_toml(config)
         if path.exists() and not path.is_dir():
             raise OutputError(f"{path} is a file; give a folder as --out")
-        try:
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             if (path / "config.toml").exists():
                 raise OutputError(
@@ -85,8 +85,6 @@ class RunDirectory:
             # From here on the folder is a run.
             write_atomically(path / "config.toml", text.encode())
             (path / "checkpoints").mkdir()
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror}") from None
         run._write_versions({**versions(), "seeds": {"seed": seed}, "resumed": []})
         return run
 
@@ -325,10 +323,8 @@ def _link(path: Path, copy: Path) -> None:
     try:
         copy.hardlink_to(path)
     except OSError:  # a file system without hard links
-        try:
+        with writing(copy):
             shutil.copyfile(path, copy)
-        except OSError as error:
-            raise OutputError(f"cannot write {copy}: {error.strerror}") from None
 
 
 def take_lock(path: Path) -> TextIO | None:

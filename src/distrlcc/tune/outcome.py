@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from distrlcc.config import to_toml
-from distrlcc.errors import ConfigError, OutputError, reading
+from distrlcc.errors import ConfigError, OutputError, reading, writing
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.progress import duration
@@ -47,14 +47,10 @@ class Recorder:
     def record(self, report: Report) -> None:
         """Append a report; raises OutputError."""
         path, config, best = self._folder / REPORTS, self._config, self.best or report
-        try:
-            with path.open("ab") as file:
-                file.write(msgspec.json.encode(replace(report, attempt=self._attempt)) + b"\n")
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {path}: {error.strerror}; members' checkpoints are kept, so make "
-                "room and go on with --resume"
-            ) from None
+        line = msgspec.json.encode(replace(report, attempt=self._attempt)) + b"\n"
+        remedy = "; members' checkpoints are kept, so make room and go on with --resume"
+        with writing(path, remedy), path.open("ab") as file:
+            file.write(line)
         self._count += 1
         self._updates[report.member] = report.update
         if time.monotonic() - self._shown >= _LINE_SECONDS:
