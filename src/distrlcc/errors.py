@@ -138,11 +138,11 @@ def reading(kind: type[DistrlccError], what: str, remedy: str = "") -> Iterator[
 
 @contextmanager
 def writing(what: object, remedy: str = "") -> Iterator[None]:
-    """Turn an `OSError` over what is written into an `OutputError`: ``what: whyremedy``."""
+    """Turn an `OSError` over what is written into ``cannot write what: whyremedy``."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot write {what}: {error.strerror}{remedy}") from None
+        raise OutputError(f"cannot write {what}: {_reason(error)}{remedy}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.evaluation.contender import contender_from_scheme
+from distrlcc.evaluation.contender import Contender, contender_from_scheme
 from distrlcc.evaluation.fairness import (
     SharedRun,
     convergence_times,
     fairness_of,
     jain_index,
     run_shared,
+    running_rates,
     settled,
     windowed_rates,
 )
@@ -41,6 +42,7 @@ def _run(flows: tuple[Flow, ...], rates: Any, seconds: float = 10.0, **changes: 
         "capacity": np.full(len(total), 12.0 * BUCKET_S / MBIT),
         "used": total,
         "base_rtt_s": np.full(len(flows), BASE_RTT),
+        "stops_s": np.array([min(flow.stop_s or seconds, seconds) for flow in flows]),
     }
     return SharedRun(**values | changes)
 
@@ -50,6 +52,17 @@ def test_jains_index() -> None:
     found = jain_index(rates)
     np.testing.assert_allclose(found[[0, 1, 4]], [1.0, 16 / 20, 0.5])
     assert np.isnan(found[[2, 3]]).all()  # one flow alone; nothing delivered
+
+
+def test_a_flow_of_a_size_counts_until_it_is_complete() -> None:
+    flows = (Flow(), Flow("reno", start_s=2.0, packets=20))
+    (run,) = run_shared(Contender("reno"), [Scenario("sized", LINK, flows, duration_s=6.0)])
+    assert run.stops_s[0] == 6.0
+    assert 2.0 < run.stops_s[1] < 2.5
+    rates = windowed_rates(run)
+    assert not np.isfinite(rates[1]).any()  # never for a whole window
+    assert np.isfinite(rates[0]).all()
+    assert running_rates(run)[1] > 0.4
 
 
 def test_a_flow_counts_in_windows_within_its_time() -> None:

@@ -247,9 +247,13 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
     }
     rivals, _ = shares.pop("rivals")
     assert rivals / sum(few) == pytest.approx(0.25, abs=0.04)
-    sizes = [s.flows[-1].packets for s in scenarios if s.flows[-1].ecn]
-    assert len(sizes) == rivals
-    assert np.mean([size is not None for size in sizes]) == pytest.approx(1 / 3, abs=0.1)
+    beside = [s for s in scenarios if s.flows[-1].scheme != "agent"]
+    sized = [s for s in beside if s.flows[-1].packets is not None]
+    assert len(beside) == rivals
+    assert len(sized) / rivals == pytest.approx(1 / 3, abs=0.1)
+    assert all(s.flows[0].start_s == 0 for s in sized)
+    marked = [s for s in beside if s.flows[-1].ecn]
+    assert {(s.flows[-1].scheme, "ecn=1" in str(s.link.aqm)) for s in marked} == {("cubic", True)}
     assert min(s.link.rate_mbps or 9 for s in alone if s.link.trace is None) < 0.2
     for name, (found, said) in shares.items():
         assert found == pytest.approx(said, abs=max(0.1 * said, 0.015)), name

@@ -113,11 +113,14 @@ def run(args: Namespace) -> int:
 
 
 def _known_to_the_kernel(schemes: str) -> str:
-    """Return those of ``kernel-NAME,…`` whose module is loaded."""
+    """Return those of ``kernel-NAME,…`` that the kernel has; say so where it lacks some."""
     from distrlcc.net.tcp_flow import kernel_controls
 
-    known = kernel_controls()
-    return ",".join(name for name in names_in(schemes) if name.removeprefix("kernel-") in known)
+    known, named = kernel_controls(), names_in(schemes)
+    found = [name for name in named if name.removeprefix("kernel-") in known]
+    if found != named:
+        note(f"the kernel's TCP has {', '.join(known)} alone (sudo modprobe tcp_bbr for BBR)")
+    return ",".join(found)
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:

@@ -63,6 +63,8 @@ class SharedRun:
     """And carried, ``[B]``."""
     base_rtt_s: FloatArray
     """Each flow's round trip without a queue, ``[F]``, in the mean over time."""
+    stops_s: FloatArray
+    """When each flow stopped, was complete, or the scenario was over, s ``[F]``."""
 
     @property
     def agents(self) -> int:
@@ -85,6 +87,7 @@ def run_shared(
     flows = np.zeros((len(_FLOW), count, n_flows, buckets))
     links = np.zeros((3, count, buckets))  # capacity, used, base RTT * capacity
     everyone, counted = np.arange(count), np.zeros((len(_FLOW), count, n_flows))
+    complete = np.full(count * n_flows, np.nan)
     for then, _ in simulate(contender, batch, seeded, seed):
         running = then < ends
         bucket = np.minimum((then / (BUCKET_S * NANOSECONDS) + 1e-6).astype(int), buckets - 1)
@@ -96,16 +99,22 @@ def run_shared(
         flows[:, everyone, :, bucket] += (added * running[:, None]).transpose(1, 0, 2)
         capacity, used, base = batch.simulator.results[:, [col.CAPACITY, col.USED, col.BASE_RTT]].T
         links[:, everyone, bucket] += running * np.array([capacity, used, base * capacity])
+        complete = np.fmin(complete, batch.simulator.completions())
     # Each scenario's own flows and time.
     found = []
     for n, scenario in enumerate(scenarios):
-        length = round(scenario.duration_s / BUCKET_S)
+        end = scenario.duration_s
+        length = round(end / BUCKET_S)
         acked, queueing, sent, dropped = flows[:, n, : len(scenario.flows), :length]
         capacity, used, weighted = links[:, n, :length]
         extra = np.array([flow.extra_rtt_ms * 1e-3 for flow in scenario.flows])
         base = weighted.sum() / max(capacity.sum(), 1e-9) + extra
         waited = queueing / NANOSECONDS
-        found.append(SharedRun(scenario, acked, waited, sent, dropped, capacity, used, base))
+        stops = [min(math.inf if f.stop_s is None else f.stop_s, end) for f in scenario.flows]
+        stops_s = np.fmin(stops, complete.reshape(count, n_flows)[n, : len(stops)])
+        found.append(
+            SharedRun(scenario, acked, waited, sent, dropped, capacity, used, base, stops_s)
+        )
     return found
 
 
@@ -129,7 +138,7 @@ def windowed_rates(run: SharedRun) -> FloatArray:
     rates = run.acked * MBIT / BUCKET_S
     windows = np.lib.stride_tricks.sliding_window_view(rates, _WIDTH, axis=1).mean(axis=2)
     begins = np.arange(windows.shape[1]) * BUCKET_S
-    starts, stops = _times(run)
+    starts, stops = _starts(run), run.stops_s
     inside = (begins >= starts[:, None] - 1e-9) & (begins + WINDOW_S <= stops[:, None] + 1e-9)
     return np.where(inside, windows, np.nan)
 
@@ -166,14 +175,14 @@ def fairness_of(run: SharedRun) -> dict[str, float]:
 
 def running_rates(run: SharedRun) -> FloatArray:
     """Return each flow's throughput while it runs, Mbit/s ``[F]``."""
-    starts, stops = _times(run)
-    return np.asarray(run.acked.sum(axis=1) * MBIT / np.maximum(stops - starts, BUCKET_S))
+    length = np.maximum(run.stops_s - _starts(run), BUCKET_S)
+    return np.asarray(run.acked.sum(axis=1) * MBIT / length)
 
 
 def convergence_times(run: SharedRun) -> FloatArray:
     """Return each join's convergence time, s ``[J]``; NaN of those that have not converged."""
     rates = windowed_rates(run)
-    starts, _ = _times(run)
+    starts = _starts(run)
     changes = _changes(run)
     hold = max(1, math.ceil(HOLD_RTTS * float(run.base_rtt_s.max()) / BUCKET_S))
     times = []
@@ -206,14 +215,11 @@ def _share(run: SharedRun, rates: FloatArray) -> float:
     return float(ours / (ours + theirs)) if ours + theirs > 0 else math.nan
 
 
-def _times(run: SharedRun) -> tuple[FloatArray, FloatArray]:
-    flows, end = run.scenario.flows, run.scenario.duration_s
-    starts = np.array([flow.start_s for flow in flows])
-    stops = np.array([end if flow.stop_s is None else min(flow.stop_s, end) for flow in flows])
-    return starts, stops
+def _starts(run: SharedRun) -> FloatArray:
+    return np.array([flow.start_s for flow in run.scenario.flows])
 
 
 def _changes(run: SharedRun) -> list[float]:
     """Return when flows join or leave, the beginning included, s."""
-    starts, stops = _times(run)
-    return sorted({0.0, *starts.tolist(), *(stops[stops < run.scenario.duration_s]).tolist()})
+    stops = run.stops_s
+    return sorted({0.0, *_starts(run), *stops[stops < run.scenario.duration_s]})

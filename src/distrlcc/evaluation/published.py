@@ -112,6 +112,7 @@ def _check(file: _File) -> None:
 
 
 def _floats(_: type, values: object) -> FloatArray:
+    """Decode numbers, of which null is NaN."""
     found = msgspec.convert(values, list[float | None])
     return np.array([math.nan if value is None else value for value in found], float)
 

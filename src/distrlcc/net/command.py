@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from distrlcc.errors import LinkError, reading
+from distrlcc.errors import LinkError
 from distrlcc.limits import limits
 from distrlcc.processes import adopt_orphans, call_libc, descendants, die_with_parent
 
@@ -215,7 +215,7 @@ def running_outside(
         die_with_parent(signal.SIGKILL)
         prepare()
 
-    with reading(LinkError, f"--outside: {command[0]} cannot be started", "; check its path"):
+    try:
         # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
         process = subprocess.Popen(
             command,
@@ -224,6 +224,10 @@ def running_outside(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+    except OSError as error:
+        raise LinkError(
+            f"--outside: {command[0]} cannot be started ({error.strerror}); check its path"
+        ) from None
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distrlcc.errors import LinkError, reading
+from distrlcc.errors import LinkError
 from distrlcc.processes import call_libc
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
@@ -47,7 +47,7 @@ def enter_user_namespace() -> None:
         LinkError: The system does not allow it.
     """
     user, group = os.geteuid(), os.getegid()
-    with reading(LinkError, "no user namespace can be made", f"; {REMEDY}"):
+    try:
         call_libc("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
         own = Path("/proc/self")
         with suppress(FileNotFoundError):
@@ -55,6 +55,8 @@ def enter_user_namespace() -> None:
         (own / "uid_map").write_text(f"0 {user} 1")
         (own / "gid_map").write_text(f"0 {group} 1")
         enable_loopback()
+    except OSError as error:
+        raise LinkError(f"no user namespace can be made ({error.strerror}); {REMEDY}") from None
 
 
 def enable_loopback() -> None:
@@ -71,8 +73,12 @@ def new_network() -> Iterator[int]:
         LinkError: The system does not allow it.
     """
     with _staying() as before:
-        with reading(LinkError, "no network namespace can be made", f"; {REMEDY}"):
+        try:
             call_libc("unshare", _CLONE_NEWNET)
+        except OSError as error:
+            raise LinkError(
+                f"no network namespace can be made ({error.strerror}); {REMEDY}"
+            ) from None
         yield before
 
 

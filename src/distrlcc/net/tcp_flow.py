@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distrlcc.errors import LinkError, reading
+from distrlcc.errors import LinkError
 from distrlcc.limits import limits
 from distrlcc.net.command_group import wait_for_start
 
@@ -60,8 +60,10 @@ def sink(host: str, port: int, patience_s: float, flows: int = 1) -> None:
     Raises:
         LinkError: It cannot listen there, or a sender does not come.
     """
-    with reading(LinkError, f"cannot listen on {host}:{port}"):
+    try:
         server = socket.create_server((host, port), backlog=flows)
+    except OSError as error:
+        raise LinkError(f"cannot listen on {host}:{port} ({error.strerror})") from None
     with ExitStack() as opened:
         selector = opened.enter_context(selectors.DefaultSelector())
         opened.enter_context(server).settimeout(patience_s)

@@ -32,12 +32,12 @@ def world_link(split: str, index: int) -> Scenario:
 
     One agent on 60%, two on 18%, three or four on 12%, five to eight on 6%, nine to sixteen on 4%;
     a flow of CUBIC, BBR or Copa beside them on a quarter of those with one or two, on a third of
-    which it ends after 20 packets to 8 s of the link. Alone, an agent has a constant link (45%: a
-    tenth of them silent at first, an eighth fall, a twentieth have a policer), one that changes
-    (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on 35% of all links, as in
-    ``jitter``, packets before the queue by as much on 8%, and 20% of those that are no traces lose
-    up to 3% of their packets at random. On 10% CoDel or PIE stands in place of droptail; half of
-    these mark what CUBIC sends.
+    which it comes later and ends after 20 packets to 8 s of the link. Alone, an agent has a
+    constant link (45%: a tenth of them silent at first, an eighth fall, a twentieth have a
+    policer), one that changes (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on
+    35% of all links, as in ``jitter``, packets before the queue by as much on 8%, and 20% of those
+    that are no traces lose up to 3% of their packets at random. On 10% CoDel or PIE stands in place
+    of droptail; half of these mark what CUBIC sends.
     """
     u = draws("world", split, index, 40)
     agents = _count(u[0], _CROWDS)
@@ -64,9 +64,11 @@ def world_link(split: str, index: int) -> Scenario:
         link = replace(link, jitter_ms=round(between(u[18], 0.2, 8.0), 3))
     if u[19] < 0.1:
         kind = "codel" if u[20] < 0.5 else "pie"
-        marks = ",ecn=1" if u[23] < 0.5 else ""
-        aqm = f"{kind}:packets={link.queue_packets}{marks}"
+        marks = u[23] < 0.5
+        aqm = f"{kind}:packets={link.queue_packets}" + ",ecn=1" * marks
         link = replace(link, queue_packets=None, aqm=aqm)
+        flows = (replace(flow, ecn=marks and flow.scheme == "cubic") for flow in scenario.flows)
+        scenario = replace(scenario, flows=tuple(flows))
     return replace(scenario, name=f"world/{split}/{index}", link=link, seed=index)
 
 
@@ -115,10 +117,10 @@ def _crowd(agents: int, rivals: int, split: str, index: int) -> Scenario:
         flows.append(Flow(start_s=start, stop_s=stop, extra_rtt_ms=extra))
     if rivals:
         late = time_between(0.0, 5.0, u[4])
-        starts = (0.0, late) if u[5] < 0.5 else (late, 0.0)
-        flows[0] = replace(flows[0], start_s=starts[0])
         size = round(between(3 * u[7], 20, bdp_packets(rate, 8e3))) if u[7] < 1 / 3 else None
-        flows.append(Flow(_RIVALS[int(3 * u[6])], start_s=starts[1], packets=size, ecn=True))
+        starts = (0.0, late) if size or u[5] < 0.5 else (late, 0.0)
+        flows[0] = replace(flows[0], start_s=starts[0])
+        flows.append(Flow(_RIVALS[int(3 * u[6])], start_s=starts[1], packets=size))
     link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
     return Scenario("world", link, tuple(flows), duration_s=16.0)
 
