@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.errors import OutputError
+from distrlcc.errors import OutputError, writing
 from distrlcc.files import remove_temporary, write_atomically
 from distrlcc.runs.leadership import FencedError
 
@@ -14,6 +14,16 @@ def test_a_place_that_is_none_is_one_error(tmp_path: Path) -> None:
     for folder in ("file", "none"):
         with pytest.raises(OutputError, match="cannot write"):
             write_atomically(tmp_path / folder / "d", b"x")
+
+
+def test_what_cannot_be_written_is_named_with_the_reason() -> None:
+    for error, why in (
+        (OSError(28, "No space left on device"), "No space left"),
+        (OSError("x"), "x"),
+    ):
+        with pytest.raises(OutputError, match=f"cannot write here: {why}.*; do this"):
+            with writing("here", "; do this"):
+                raise error
 
 
 def test_who_is_replaced_between_its_look_and_its_rename_hears_that(tmp_path: Path) -> None:

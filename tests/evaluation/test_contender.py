@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distrlcc.cli.evaluate import EMULATED_AGAINST, known_to_the_kernel
 from distrlcc.cli.main import main
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.vector import LinkVectorEnv
@@ -20,6 +21,7 @@ from distrlcc.evaluation.contender import (
 )
 from distrlcc.evaluation.fairness import run_shared
 from distrlcc.evaluation.recovery import recovery_times
+from distrlcc.net import tcp_flow
 from distrlcc.policy.policy_file import Acting, PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
@@ -167,3 +169,11 @@ def test_windows_are_those_of_the_environment(
     policy = make_policy(acting, "lstm", observation=observation, action=action, **guarded)
     states = _follow(policy_contender(policy))
     assert acting == "argmax" or len(states) > 10
+
+
+def test_real_packets_are_compared_with_what_the_kernel_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tcp_flow, "kernel_controls", lambda: ["reno", "cubic"])
+    assert known_to_the_kernel(EMULATED_AGAINST) == "kernel-cubic,kernel-reno"
+    assert "has reno, cubic alone" in capsys.readouterr().err

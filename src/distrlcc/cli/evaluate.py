@@ -98,7 +98,7 @@ def run(args: Namespace) -> int:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:  # an empty one is none
         args.senders = args.senders or [DEFAULT]
-        args.against = _known_to_the_kernel(EMULATED_AGAINST) if real else AGAINST
+        args.against = known_to_the_kernel(EMULATED_AGAINST) if real else AGAINST
         if args.scorecard and not real:
             args.against += ",ledbat"
     if args.flows and not real:
@@ -112,7 +112,7 @@ def run(args: Namespace) -> int:
         return _evaluate(args, contenders, scenarios, controls)
 
 
-def _known_to_the_kernel(schemes: str) -> str:
+def known_to_the_kernel(schemes: str) -> str:
     """Return those of ``kernel-NAME,…`` that the kernel has; say so where it lacks some."""
     from distrlcc.net.tcp_flow import kernel_controls
 
