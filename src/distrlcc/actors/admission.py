@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.actors.engine import Worker
-from distrlcc.errors import GroupError
+from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, handshake, missing, receive
 from distrlcc.parallel.interface import Interface
@@ -112,10 +112,9 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
         store = connect(spec, spec.join_seconds)
         handshake(store, spec, identity)
         if store.check([f"{prefix}asked"]):
-            raise GroupError(
+            raise NoGroupError(
                 f"the run at {spec.address}:{spec.port} has begun; over torch RPC no worker can "
-                "join it any more",
-                exit_code=2,
+                "join it any more"
             )
         # Claim the slot, also from a process that was there before and may be gone.
         own = Claim(interface.address, os.getpid(), uuid.uuid4().hex)
@@ -126,10 +125,9 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
         told = receive(store, spec, f"{prefix}members", extra=limits().join)
         members = decode(told, dict[_Count, _Name], "the trainer")
     if members.get(spec.slot) != own.name:
-        raise GroupError(
+        raise NoGroupError(
             f"the trainer refused worker {spec.slot - 1}: it came too late, or "
-            "another process came as the same worker; give each machine its own --node-index",
-            exit_code=2,
+            "another process came as the same worker; give each machine its own --node-index"
         )
     workers = [Worker(member - 1, "", 0) for member in members]
     return Admission(interface, list(members).index(spec.slot) + 1, workers, store)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from distrlcc.cluster import session, state
 from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, MARK, Node
-from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN, checked_token, own_token
 from distrlcc.parallel.interface import (
@@ -167,7 +167,7 @@ def stop() -> Node | None:
     if not marked(_mark()):
         state.write_state(None)
         ended = f" (the cluster at {node.ray_address} has ended by itself)" if node else ""
-        raise GroupError(f"nothing to stop on this machine{ended}", exit_code=2)
+        raise NoGroupError(f"nothing to stop on this machine{ended}")
     # Ray ends in good order; the rejoiner would start it again.
     if node is not None:
         if node.rejoiner is not None:
@@ -236,16 +236,14 @@ def _check_versions(head: str, token: str) -> None:
     """Compare this machine's versions with those that the head has written."""
     row = session.read_row(head, token)
     if not row:
-        raise GroupError(
+        raise NoGroupError(
             f"the cluster at {head} was not started by 'distrlcc cluster start', so versions "
-            "cannot be compared; 'ray start' joins it",
-            exit_code=2,
+            "cannot be compared; 'ray start' joins it"
         )
     if table := differences(row, session.node_identity()):
-        raise GroupError(
+        raise NoGroupError(
             "this machine does not match the head ('master' below); install the same on both:\n"
-            f"{table}",
-            exit_code=2,
+            f"{table}"
         )
 
 
@@ -264,11 +262,10 @@ def _check_reached(node: Node) -> None:
         try:
             ray.get(connect.remote(node.address, port), timeout=limits().join)
         except ray.exceptions.RayError:
-            raise GroupError(
+            raise NoGroupError(
                 f"the head cannot reach this machine at {node.address}:{port}; open ports "
                 f"{state.name_ports(node.port)} on both sides. Where addresses are translated "
-                "(NAT), use a VPN",
-                exit_code=2,
+                "(NAT), use a VPN"
             ) from None
 
 
@@ -278,10 +275,9 @@ def _require_none_here() -> None:
     node = state.read_state()
     if node is not None and (node.process.alive() or node.rejoins):
         kind = "a cluster's head" if node.is_head else "a member of a cluster"
-        raise GroupError(
+        raise NoGroupError(
             f"this machine is {kind} already ({node.ray_address}, since {node.since}); end "
-            "that with: distrlcc cluster stop",
-            exit_code=2,
+            "that with: distrlcc cluster stop"
         )
     _kill_rest()
     state.write_state(None)
@@ -327,8 +323,8 @@ def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> N
                 break
             _kill_rest()
             if last or session.TOO_SLOW not in _said():
-                raise GroupError(
-                    f"Ray did not start: {_reason()} (all of it: {state.log_path()})", exit_code=2
+                raise NoGroupError(
+                    f"Ray did not start: {_reason()} (all of it: {state.log_path()})"
                 )
         since = datetime.now(UTC).isoformat(timespec="seconds")
         node = replace(node, process=process, since=since, reason="")

@@ -20,7 +20,7 @@ from typing import Any
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import death, last_line, require_ray
-from distrlcc.errors import GroupError
+from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.processes import switch_threads_often
 from distrlcc.runs.identity import check_identity
@@ -104,7 +104,7 @@ class RayEngine:
         """
         with self._lock:
             if self._hopeless and not self._ever:
-                raise GroupError(self._hopeless, exit_code=2)
+                raise NoGroupError(self._hopeless)
             for slot in self._slots:
                 if slot.doomed:
                     slot.doomed = False

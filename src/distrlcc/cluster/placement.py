@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrlcc.cluster.session import dead_part, require_ray
-from distrlcc.errors import GroupError
+from distrlcc.errors import NoGroupError
 from distrlcc.limits import limits
 from distrlcc.runs.run_config import Needs, ResourcesConfig
 
@@ -90,11 +90,10 @@ def reserve(
             if workers:
                 asked += f" and {workers} x ({_text(worker)}) to act"
             free = "; ".join(f"{name}: {_text(needs)}" for name, needs in free_machines().items())
-            raise GroupError(
+            raise NoGroupError(
                 f"the cluster has no room for {asked}, {resources.strategy}. Free: {free}. Ask for "
                 "less (--worker-cpus, --workers, --strategy) or let machines join with: distrlcc "
-                "cluster join",
-                exit_code=2,
+                "cluster join"
             )
         # Beyond the plan an actor waits in Ray's queue until there is room.
         placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy

@@ -25,7 +25,7 @@ from distrlcc.cluster.state import (
     node_here,
     read_state,
 )
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import ConfigError, NoGroupError
 from distrlcc.extras import require
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import Identity, decode
@@ -121,7 +121,7 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
                 if last or TOO_SLOW not in str(error):
                     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                     where = address or "this machine"
-                    raise GroupError(f"Ray at {where} refused: {reason}", exit_code=2) from None
+                    raise NoGroupError(f"Ray at {where} refused: {reason}") from None
         stack.callback(_shut_down, ray)
         yield ray
 
@@ -189,10 +189,9 @@ def _resolve(address: str) -> str:
     try:
         return os.environ.get("RAY_ADDRESS") or POINTER.read_text().strip()
     except OSError:
-        raise GroupError(
+        raise NoGroupError(
             "no Ray cluster runs on this machine; start one with: distrlcc cluster start, or "
-            "leave --address away",
-            exit_code=2,
+            "leave --address away"
         ) from None
 
 
@@ -235,10 +234,9 @@ def read_row(address: str, token: str) -> dict[str, str]:
     """
     row = ask_store(address, token)
     if row is None:
-        raise GroupError(
+        raise NoGroupError(
             f"the cluster at {address} has another token than this machine; give its own: "
-            "'distrlcc cluster status --show-token' on the head shows it",
-            exit_code=2,
+            "'distrlcc cluster status --show-token' on the head shows it"
         )
     versions: dict[str, str] = decode(row or b"{}", Identity, f"the head at {address}")
     versions.pop("config", "")  # a head has none; a stranger's need not be TOML
@@ -277,10 +275,9 @@ def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 return None
             reason = error.details().rpartition(": ")[2]
-    raise GroupError(
+    raise NoGroupError(
         f"no Ray cluster answers at {host}:{port} ({reason}); does 'distrlcc cluster status' work "
-        f"there, are ports {name_ports(port)} open, and is no other program there?",
-        exit_code=2,
+        f"there, are ports {name_ports(port)} open, and is no other program there?"
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from distrlcc.errors import ConfigError, GroupError, writing
+from distrlcc.errors import ConfigError, NoGroupError, writing
 from distrlcc.files import write_atomically
 from distrlcc.parallel.admission import own_token
 from distrlcc.processes import Process
@@ -58,9 +58,8 @@ def check_ports(first: int, *, head: bool) -> None:
                 taken.append(f"{port} ({_PORTS[port - first][1]})")
     if taken:
         remedy = "choose others with --port" if head else "end what listens there"
-        raise GroupError(
-            f"port{'s' * (len(taken) > 1)} {', '.join(taken)} in use on this machine; {remedy}",
-            exit_code=2,
+        raise NoGroupError(
+            f"port{'s' * (len(taken) > 1)} {', '.join(taken)} in use on this machine; {remedy}"
         )
 
 
@@ -150,21 +149,19 @@ def node_here() -> Node:
     """Return this machine's part in a running cluster; raise a GroupError if there is none."""
     node = read_state()
     if node is None:
-        raise GroupError(
+        raise NoGroupError(
             "this machine is in no cluster; 'distrlcc cluster start' starts one, 'distrlcc "
-            "cluster join HOST:PORT' joins one",
-            exit_code=2,
+            "cluster join HOST:PORT' joins one"
         )
     if node.process.alive():
         return node
     why = node.reason or "Ray ended here, as it does when the head is lost or gave this machine up"
     if node.rejoins:
-        raise GroupError(f"this machine waits to join {node.ray_address} again: {why}", exit_code=2)
+        raise NoGroupError(f"this machine waits to join {node.ray_address} again: {why}")
     again = "start" if node.is_head else f"join {node.ray_address}"
-    raise GroupError(
+    raise NoGroupError(
         f"this machine's part in the cluster at {node.ray_address} has ended: {why} (see "
-        f"{log_path()}); to go on: distrlcc cluster {again}",
-        exit_code=2,
+        f"{log_path()}); to go on: distrlcc cluster {again}"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from distrlcc.errors import ConfigError, GroupError
+from distrlcc.errors import ConfigError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity
@@ -91,9 +91,8 @@ def decode(data: bytes, kind: Any, source: str) -> Any:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         reason = f"{error}"[:_LONGEST]
-        raise GroupError(
-            f"{source} said something else than expected ({reason}); is it of this version?",
-            exit_code=2,
+        raise NoGroupError(
+            f"{source} said something else than expected ({reason}); is it of this version?"
         ) from None
 
 
@@ -104,10 +103,9 @@ def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> byte
         GroupError: It is not there in time.
     """
     if missing(store, [key], monotonic() + spec.join_seconds + extra):
-        raise GroupError(
+        raise NoGroupError(
             f"the master at {spec.address}:{spec.port} did not send {key!r} within "
-            f"{spec.join_seconds + extra:.0f} s; is node 0 of this run there?",
-            exit_code=2,
+            f"{spec.join_seconds + extra:.0f} s; is node 0 of this run there?"
         )
     return bytes(store.get(key))
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import torch.distributed as dist
 
-from distrlcc.errors import GroupError
+from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.tunnel import Answer, Ask, Settings
@@ -110,13 +110,12 @@ class Gate:
         host, _, port = gateway.rpartition(":")
         answer = self._ask(Ask(target, host, int(port)))
         if answer.problem == "token":
-            raise GroupError(
+            raise NoGroupError(
                 f"the master at {gateway} has another {TOKEN} than this process; set the same one "
-                "on every machine",
-                exit_code=2,
+                "on every machine"
             )
         if answer.problem == "stranger":
-            raise GroupError(not_a_master(gateway, answer.text), exit_code=2)
+            raise NoGroupError(not_a_master(gateway, answer.text))
         if answer.problem:
             refused = answer.problem == "refused"
             raise (ConnectionRefusedError if refused else OSError)(0, answer.text)

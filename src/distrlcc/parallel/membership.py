@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from distrlcc.errors import GroupError
+from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.extras import missing
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
@@ -136,9 +136,7 @@ class Membership:
             refused = refused or time.monotonic()
             if time.monotonic() - refused > 1.5 * limits().silence:
                 rival = next(member for member in members if member.slot == self._spec.slot)
-                raise GroupError(
-                    f"{rival} has this place already; give another --node-index", exit_code=2
-                )
+                raise NoGroupError(f"{rival} has this place already; give another --node-index")
             time.sleep(limits().tick)
 
     def _quorum(self, step: int, data: dict[str, Any]) -> list[Member]:

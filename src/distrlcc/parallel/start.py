@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from distrlcc.data.reader import StoredData
-from distrlcc.errors import ConfigError, DistrlccError, GroupError, OutputError
+from distrlcc.errors import ConfigError, DistrlccError, NoGroupError, OutputError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token
 from distrlcc.parallel.decentralized import ElasticGroup
@@ -369,12 +369,11 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
                 except OSError:
                     if time.monotonic() > deadline:
                         line = f"rank 0 at {host}:{number} does not answer"
-                        raise GroupError(line, exit_code=2) from None
+                        raise NoGroupError(line) from None
                 time.sleep(limits().tick)
     except RuntimeError as error:
-        raise GroupError(
-            f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})",
-            exit_code=2,
+        raise NoGroupError(
+            f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})"
         ) from None
     local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
     place = RankSpec(host, number, slot, size, attempt=attempt)

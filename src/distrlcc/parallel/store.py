@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import guard
 from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
@@ -97,10 +97,9 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         return socket.create_server((address, port), backlog=512)
     except OSError as error:
-        raise GroupError(
+        raise NoGroupError(
             f"cannot listen on {address}:{port} ({os.strerror(error.errno or 0)}); --ip must "
-            "be an address of node 0 and --port must be free there",
-            exit_code=2,
+            "be an address of node 0 and --port must be free there"
         ) from None
 
 
@@ -143,9 +142,8 @@ def master_needed(spec: RankSpec) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch's DistError is one
-        raise GroupError(
-            f"the master at {spec.address}:{spec.port} went away ({str(error).splitlines()[0]})",
-            exit_code=2,
+        raise NoGroupError(
+            f"the master at {spec.address}:{spec.port} went away ({str(error).splitlines()[0]})"
         ) from None
 
 
@@ -169,11 +167,10 @@ def connect(spec: RankSpec, wait: float) -> Any:
         except OSError as error:
             waited = time.monotonic() - begin
             if waited > wait:
-                raise GroupError(
+                raise NoGroupError(
                     f"the master at {spec.address}:{spec.port} cannot be reached over {interface}: "
                     f"{error.strerror or error} for {waited:.0f} s; start node 0 first, and check "
-                    "--ip, --port and --interface",
-                    exit_code=2,
+                    "--ip, --port and --interface"
                 ) from None
             time.sleep(limits().tick)
     # Open the store in a thread: a server of another kind may let torch wait forever.
@@ -194,7 +191,7 @@ def connect(spec: RankSpec, wait: float) -> Any:
     try:
         return opened.result(2 * limits().call)
     except RuntimeError as error:
-        raise GroupError(not_a_master(where, str(error)), exit_code=2) from None
+        raise NoGroupError(not_a_master(where, str(error))) from None
     except TimeoutError:
         # A thread that is still in torch would abort this process at its end.
         for number in sockets_to(port) - before:
@@ -202,7 +199,7 @@ def connect(spec: RankSpec, wait: float) -> Any:
                 line.shutdown(socket.SHUT_RDWR)
         thread.join(limits().call)
         reason = f"or it stands still: no answer for {2 * limits().call:g} s"
-        raise GroupError(not_a_master(where, reason), exit_code=2) from None
+        raise NoGroupError(not_a_master(where, reason)) from None
 
 
 def sockets_to(port: int) -> set[int]:

@@ -17,7 +17,7 @@ import msgspec
 import distrlcc
 from distrlcc import __version__
 from distrlcc.config import to_toml, toml_differences
-from distrlcc.errors import ConfigError, GroupError, reading
+from distrlcc.errors import ConfigError, NoGroupError, reading
 from distrlcc.plugins import portable
 
 if TYPE_CHECKING:
@@ -90,10 +90,9 @@ def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
     with reading(ConfigError, "what the master says of itself cannot be read", _REMEDY):
         table = differences(msgspec.convert(master, dict[str, str]), own)
     if table:
-        raise GroupError(
+        raise NoGroupError(
             "this process does not match the master; install the same versions and give the same "
-            f"recipe and flags:\n{table}",
-            exit_code=2,
+            f"recipe and flags:\n{table}"
         )
 
 
