@@ -15,6 +15,12 @@ NANOSECONDS = 1_000_000_000
 PACKET_BYTES = 1504
 """A packet on the wire, and a mahimahi opportunity: 1500 bytes and 4 of the TUN header."""
 
+TRUTH = (
+    *("rate", "rtt", "capacity", "flows", "schemes", "bdp"),
+    *("queue", "loss", "jitter", "aqm", "policer", "kernel"),
+)
+"""What a critic may be told of a link in training, in order; see `distrlcc.env.truth`."""
+
 FloatArray = NDArray[np.float64]
 
 

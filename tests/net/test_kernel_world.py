@@ -22,6 +22,8 @@ from distrlcc.net.emulated_world import StepResult, WorldProcess
 from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls
 from distrlcc.net.kernel_world import KernelWorld, require_world
 from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.policy.kernel_layout import SPACES
+from distrlcc.policy.quantise import follower
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from tests.net import kernel_commands
 from tests.net.kernel_commands import connect, wait_until
@@ -117,6 +119,21 @@ def test_who_has_no_place_is_cubics(name: str, network: None) -> None:
                 near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
                 assert _control_of(near) == used
         assert control.counts()["fallbacks"] == 2
+
+
+@pytest.mark.parametrize("space", ["indigo", "indigo-min-rtt"])
+def test_indigos_averages_are_counted(name: str, network: None, space: str) -> None:
+    policy = follower()
+    policy["observation"] = list(SPACES).index(space)
+    with closing(kernel_world.register(policy, "test", name)) as control:
+        near, far = connect()
+        place = control.places()[5:6]
+        place["cwnd"], control.control["beat"] = 20 << 24, time.monotonic_ns()
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 6)
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        with closing(Pump(near, far)):
+            seen = place["seen"]
+            wait_until(lambda: bool(seen["delivery_rate"] > 0 and seen["send_rate"] > 0))
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
+from distrlcc.env.truth import Truth
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
@@ -66,6 +67,7 @@ class AgentBatch(ABC):
         """Between the agents' choices and what their flows hold."""
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)
+        self.truth = Truth(n)
         self._searched = np.zeros(n)  # the links' best constant windows; 0: not searched for
 
     @property
@@ -134,6 +136,9 @@ class AgentBatch(ABC):
         self._searched[n] = link.best_cwnd or 0.0
         service = 1 / (link.rate_mbps * _PACKETS_PER_MBIT) if link.rate_mbps else 0.0
         self.base_rtt[n] = (2 * link.delay_ms + flow.extra_rtt_ms) * 1e-3 + service
+        in_kernel = self.disturbance is not None and self.disturbance.in_kernel[n]
+        wait = mean_wait(link, 1.0 / self.mean_rate[n])
+        self.truth.begin(n, link, self.mean_rate[n] * self.base_rtt[n], wait, in_kernel)
         self.observations.reset(np.array([n]))
         self.windows.reset(np.array([n]))
         self._previous[n] = 0.0
@@ -417,6 +422,7 @@ class LinkBatch(AgentBatch):
             "simulator": self.simulator.state_dict(),
             "observations": self.observations.state_dict(),
             "windows": self.windows.state.copy(),
+            "truth": self.truth.static.copy(),
             **copy_arrays(self, self._changing),
         }
 
@@ -425,6 +431,7 @@ class LinkBatch(AgentBatch):
         self.simulator.load_state_dict(state["simulator"])
         self.observations.load_state_dict(state["observations"])
         self.windows.state[:] = state["windows"]
+        self.truth.static[:] = state["truth"]
         restore_arrays(self, self._changing, state)
 
 

@@ -21,7 +21,6 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import fields, replace
 from typing import Any
@@ -95,6 +94,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         first_index: int = 0,
         with_labels: bool = True,
         with_outcomes: bool = False,
+        with_truth: bool = False,
         with_parts: bool = False,
         autoreset: bool = True,
         expert: str = "oracle",
@@ -111,6 +111,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 environments in one process or in many draw the same scenarios.
             with_labels: Put the expert's labels in ``info["expert_action"]``.
             with_outcomes: Put each step's outcome in ``info["outcome"]``.
+            with_truth: Put what a critic may know of the links in ``info["truth"]``.
             with_parts: Put what rewards are made of into ``info``.
             autoreset: Whether an episode's end starts the next one; else call `reset`.
             expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
@@ -144,6 +145,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         # The links' batch, and the spaces it makes.
         self._with_labels = with_labels
         self._with_outcomes, self._with_parts = with_outcomes, with_parts
+        self._with_truth = with_truth
         self.batch = self._build_batch(expert)
         size = self.batch.observation_size
         self.single_observation_space = Box(-BOUND, BOUND, (size,), np.float32)
@@ -229,8 +231,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def _fitting(self, draw: float, number: int, room: int) -> Scenario:
         """Return a scenario; where rooms differ, the first that fills more than half of one."""
         for attempt in range(_MOST_DRAWS if self.config.rooms else 1):
-            # Other draws of the same suites: multiples of the golden ratio fill 0 to 1 evenly.
-            place = math.modf(draw + attempt * (5**0.5 - 1) / 2)[0]
+            place = float(uniform(np.uint64(number), attempt)) if attempt else draw
             suite = self._suites[int(np.searchsorted(self._suite_edges, place, side="right"))]
             scenario = suite.scenario(self.split, number + attempt)
             agents = sum(flow.scheme == "agent" for flow in scenario.flows)
@@ -273,6 +274,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         info: dict[str, Any] = {} if late is None else {"late": late}
         if self._with_outcomes:
             info["outcome"] = np.stack(outcome(stats, view), axis=1).astype(np.float32)
+        if self._with_truth:
+            info["truth"] = self.batch.truth.of(view, stats.duration)
         if self._with_parts:
             info |= parts(stats, view)
         if np.count_nonzero(truncated):  # the fastest that asks whether there is any
@@ -343,8 +346,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
 
 _OPTIONS = (
-    *("split", "seed", "first_index", "with_labels", "with_outcomes", "with_parts"),
-    *("autoreset", "expert", "preferences"),
+    *("split", "seed", "first_index", "with_labels", "with_outcomes", "with_truth"),
+    *("with_parts", "autoreset", "expert", "preferences"),
 )
 """Arguments of `LinkVectorEnv` that are no fields of `EnvConfig`."""
 

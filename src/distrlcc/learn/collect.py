@@ -111,7 +111,7 @@ SILENT_STEPS = 2
 SILENT_SHARE = 0.9
 """One whose window stood at its minimum for this share of its steps is: it begins above, and a
 policy that has fallen silent still tries something now and then."""
-_STATE = "obs labels starts silent age state"
+_STATE = "obs labels starts silent age state truth"
 # Rows [M], environments [M], final observations [M, D] and recurrent states [P, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
@@ -125,9 +125,9 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, where agents join and leave ``active``, ``outcome`` if
-                rollouts keep it, in real time ``late``, and at episodes' ends ``final_obs``,
-                ``link_episode``.
+                ``expert_action``, ``cwnd``, where agents join and leave ``active``, ``outcome`` and
+                ``truth`` if rollouts keep them, in real time ``late``, and at episodes' ends
+                ``final_obs``, ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
         """
@@ -145,6 +145,7 @@ class Collector:
         self._active: NDArray[np.bool_] | None = None  # None: every row always
         self._age = np.zeros(count, np.int64)
         self._state = np.zeros(spec.state_shape(count), np.float32)
+        self._truth = np.zeros((count, 0), np.float32)  # nothing is known before the first step
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these weights from now on."""
@@ -197,6 +198,8 @@ class Collector:
             rollout.obs[t] = self._obs
             rollout.starts[t] = self._starts
             rollout.active[t] = True if self._active is None else self._active
+            if self._truth.size:
+                rollout.truth[t] = self._truth
             rollout.expert_actions[t] = self._labels
             actions = self._act(rollout, t, draws[t], stats)
             rollout.actions[t] = actions
@@ -221,6 +224,7 @@ class Collector:
                     )
             # Where the next row begins.
             self._obs[:] = obs
+            self._truth = info.get("truth", self._truth)
             self._labels = self._labels_of(info)
             self._starts = self._turn_over(info, done)
             stats.environment_seconds += stepped - acted

@@ -71,6 +71,8 @@ class PPOConfig:
     """Factor of the rewards; 1 - gamma brings values, and so their loss, to the rewards' size."""
     use_critic: bool = True
     """Subtract the critic's values and bootstrap from them; False learns from returns alone."""
+    privileged_critic: bool = False
+    """Let a second critic, which knows the links, correct the values: there in training alone."""
     use_gae: bool = True
     """False takes plain discounted returns: lambda_ 1."""
     use_vtrace: bool = False
@@ -126,6 +128,8 @@ class PPOConfig:
         check_fields(self, "entropy_coeff kl_coeff vf_loss_coeff grad_clip", 0)
         if self.use_gae and not self.use_critic:
             raise ConfigError("use_gae needs a critic: set use_critic true or use_gae false")
+        if self.privileged_critic and not self.use_critic:
+            raise ConfigError("privileged_critic needs a critic: set one of both the other way")
         if self.vtrace_c > self.vtrace_rho:
             raise ConfigError(
                 f"vtrace_c is {self.vtrace_c!r}, vtrace_rho {self.vtrace_rho!r}: expected vtrace_c "

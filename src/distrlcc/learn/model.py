@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from distrlcc.errors import ConfigError
 from distrlcc.learn.config import DaggerConfig, ImitationConfig, PPOConfig
@@ -32,8 +33,11 @@ class Learner(ABC):
         seed: int = 0,
         reducer: Reducer | None = None,
         device: str = "cpu",
+        beside: Sequence[nn.Module] = (),
     ) -> None:
         """Build the learner; config, spec and seed are the same on every rank.
+
+        What is ``beside`` the network is trained with it, and in no policy.
 
         Raises:
             ConfigError: A minibatch holds no whole sequence: some would be empty on every rank.
@@ -49,7 +53,8 @@ class Learner(ABC):
         self.normalizer = Normalizer(spec.observation_size)
         self.reducer = reducer or LocalReducer()
         weight_decay = 0.0 if isinstance(config, PPOConfig) else config.l2
-        self.optimizer = FlatAdam(self.network, self.reducer, weight_decay)
+        trained = nn.ModuleList([self.network, *beside]).to(self.device)
+        self.optimizer = FlatAdam(trained, self.reducer, weight_decay)
         self._minibatch_key = stream_key(seed, "minibatches")
         self._env_steps = 0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,13 @@ from distrlcc.learn.config import AlarmConfig, PPOConfig, scheduled
 from distrlcc.learn.learner import Reducer
 from distrlcc.learn.minibatches import Batch, batch_of, plan_minibatches
 from distrlcc.learn.model import Learner
+from distrlcc.learn.privileged import PrivilegedCritic
 from distrlcc.learn.returns import Returns, vtrace
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.network import kl_estimate
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits
+from distrlcc.types import TRUTH
 
 Float32 = NDArray[np.float32]
 
@@ -70,7 +72,12 @@ class PPO(Learner):
         device: str = "cpu",
     ) -> None:
         """Build the learner; see :class:`Learner`."""
-        super().__init__(config, spec, seed, reducer, device)
+        # What is left out of advantages is what a critic expects that knows the link.
+        self._privileged: PrivilegedCritic | None = None
+        if config.privileged_critic:
+            self._privileged = PrivilegedCritic(spec.observation_size, len(TRUTH), seed)
+        beside = [] if self._privileged is None else [self._privileged]
+        super().__init__(config, spec, seed, reducer, device, beside)
         self._kl_coeff = config.kl_coeff
         self._extra_entropy = ExtraEntropy()
 
@@ -108,7 +115,13 @@ class PPO(Learner):
         entropy_coeff = self._usual_entropy_coeff() + self._extra_entropy.at(self.version)
 
         # Passes over the rollout, one step of Adam a minibatch.
-        batch = self._batch(rollout, np.stack([logp, advantages, returns.targets]))
+        columns = [logp, advantages, returns.targets]
+        if self._privileged is not None:
+            columns += [
+                rollout.values[: rollout.steps],
+                *np.moveaxis(rollout.truth[: rollout.steps], -1, 0),
+            ]
+        batch = self._batch(rollout, np.stack(columns))
         metric_sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
         for epoch in range(config.num_epochs):
             shuffle = epoch if config.shuffle_batch_per_epoch else 0
@@ -157,7 +170,26 @@ class PPO(Learner):
             options |= {"rho_bound": config.vtrace_rho, "c_bound": config.vtrace_c}
         else:  # the policy that acted is the one that learns: generalised advantage estimation
             logp, values = rollout.logp[: rollout.steps], rollout.values[: rollout.steps]
+        if self._privileged is not None:
+            rollout, values = self._corrected(rollout, values)
         return logp, vtrace(rollout, logp, values, config.gamma, lambda_, **options)
+
+    def _corrected(self, rollout: Rollout, values: Float32) -> tuple[Rollout, Float32]:
+        """Return a rollout and its values with what the privileged critic adds.
+
+        What an episode was cut off at, and what follows the rollout, are a step later than the last
+        that it can see: they get the same.
+        """
+        assert self._privileged is not None
+        steps = rollout.steps
+        obs, truth = self.normalize(rollout.obs[:steps]), rollout.truth[:steps]
+        inputs = (torch.from_numpy(a).to(self.device) for a in (obs, rollout.values[:steps], truth))
+        with torch.no_grad():
+            beyond = self._privileged(*inputs).cpu().numpy()
+        final = rollout.final_values.copy()
+        final[:steps] += np.where(rollout.truncated[:steps], beyond, 0)
+        last = rollout.last_values + beyond[-1] if steps else rollout.last_values
+        return replace(rollout, final_values=final, last_values=last), values + beyond
 
     def _usual_entropy_coeff(self) -> float:
         config = self.config
@@ -181,7 +213,7 @@ class PPO(Learner):
         config = self.config
         head, values, _ = self.network(batch.obs, batch.starts, batch.states)
         distribution = self.network.distribution(head)
-        old_logp, advantages, targets = batch.columns.unbind(0)
+        old_logp, advantages, targets = batch.columns[:3].unbind(0)
         log_ratio = batch.masked(distribution.log_prob(batch.actions) - old_logp)
         ratio = log_ratio.exp()
 
@@ -196,6 +228,10 @@ class PPO(Learner):
         loss = policy_loss - entropy_coeff * entropy
         if config.use_critic:
             loss = loss + config.vf_loss_coeff * value_loss
+        if self._privileged is not None:
+            given, truth = batch.columns[3], batch.columns[4:].movedim(0, -1)
+            error = given + self._privileged(batch.obs, given, truth) - targets
+            loss = loss + config.vf_loss_coeff * batch.mean(error.square())
         if config.use_kl_loss:
             loss = loss + self._kl_coeff * kl
         with torch.no_grad():

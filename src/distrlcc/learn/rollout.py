@@ -39,6 +39,7 @@ class Rollout:
     last_values: Float32  # [N], value of the observation after row steps - 1
     active: Bool  # [T, N], False where no agent ran: such a step is in nothing that is learned
     outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if not asked for
+    truth: Float32  # [T, N, P], what the critic alone knows of the link before the step; P may be 0
     sequence_length: int
     """Rows between two kept recurrent states."""
     steps: int = 0
@@ -50,9 +51,16 @@ class Rollout:
 
     @classmethod
     def allocate(
-        cls, spec: PolicySpec, length: int, count: int, sequence_length: int = 1, outcomes: int = 0
+        cls,
+        spec: PolicySpec,
+        length: int,
+        count: int,
+        sequence_length: int = 1,
+        *,
+        outcomes: int = 0,
+        truth: int = 0,
     ) -> Rollout:
-        """Allocate T = ``length`` rows of N = ``count`` environments, and O = ``outcomes`` each.
+        """Allocate T = ``length`` rows of N = ``count`` environments, O and P = ``truth`` each.
 
         Recurrent states are kept every ``sequence_length`` rows; for an MLP that is of no matter.
         """
@@ -76,6 +84,7 @@ class Rollout:
             last_values=np.zeros(count, np.float32),
             active=np.ones(shape, bool),
             outcomes=np.zeros((*shape, outcomes), np.float32),
+            truth=np.zeros((*shape, truth), np.float32),
             sequence_length=sequence_length,
             **rows,
         )

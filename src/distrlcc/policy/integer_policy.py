@@ -202,7 +202,7 @@ class IntegerPolicy:
 
     def _spread(self, min_rtt: Ints) -> None:
         rows, put = self.rows, self.rows["observation"].T
-        seen = self._signed("acked") > 0
+        seen = (self._signed("acked") > 0) & (self._signed("rtt_count") > 0)
         least, most = ln(self._signed("rtt_min")), ln(self._signed("rtt_max"))
         rows["floor"] = np.where(seen, np.clip(least - ln(min_rtt), 0, LN_400), rows["floor"])
         away = np.where(seen, rows["floor"] - rows["quantile"], 0)

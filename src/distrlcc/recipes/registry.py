@@ -64,7 +64,7 @@ def one() -> RunConfig:
     tells. Windows are cut at random, so that a policy learns to grow back. Beside CUBIC and BBR a
     queue costs 0.35 of its price.
     """
-    steps = 100_000_000
+    steps = 150_000_000
     return RunConfig(
         recipe="one",
         num_envs=500,
@@ -76,9 +76,9 @@ def one() -> RunConfig:
                 *("shared", "shared-rtt", "beside-cubic", "beside-bbr"),
             ),
             suite_weights=(
-                *(0.20, 0.07, 0.12, 0.05, 0.07, 0.04, 0.05, 0.03),
-                *(0.06, 0.10, 0.07, 0.03),
-                *(0.04, 0.02, 0.02, 0.03),
+                *(0.16, 0.09, 0.14, 0.06, 0.09, 0.03, 0.05, 0.04),
+                *(0.07, 0.05, 0.06, 0.04),
+                *(0.04, 0.02, 0.01, 0.05),
             ),
             kernel=0.5,
             cuts_per_s=0.2,
@@ -98,14 +98,15 @@ def one() -> RunConfig:
             guard=0.05,
         ),
         network=NetworkConfig(kind="mingru", hidden=(64, 64), post_hidden=128),
-        held_out=HeldOutConfig(every=400, seconds=16.0, keep="newest", average_steps=8_000_000),
+        held_out=HeldOutConfig(every=400, seconds=16.0, keep="newest", average_steps=50_000_000),
         ppo=PPOConfig(
             gamma=0.99,
             lambda_=0.97,
             reward_scale=0.01,
+            privileged_critic=True,
             sequence_length=64,
-            entropy_coeff_schedule=((0, 6e-3), (60_000_000, 3e-3), (steps, 7e-4)),
-            lr_schedule=((0, 1e-3), (42_000_000, 1e-3), (72_000_000, 4e-4), (steps, 1e-5)),
+            entropy_coeff_schedule=((0, 6e-3), (120_000_000, 3e-3), (steps, 2.5e-3)),
+            lr_schedule=((0, 1e-3), (90_000_000, 1e-3), (steps, 4e-4)),
         ),
     )
 

@@ -19,6 +19,7 @@ from distrlcc.learn.config import (
 )
 from distrlcc.policy.spec import NETWORKS
 from distrlcc.sim.suites import pinned_suite
+from distrlcc.types import TRUTH
 
 MAX_ENVS = 2**20
 MAX_VALUE = 2**48
@@ -321,6 +322,11 @@ class RunConfig:
     def outcomes(self) -> int:
         """Numbers of a step's outcome that rollouts keep: GAIL's discriminator looks at them."""
         return 0 if self.gail is None else len(OUTCOMES)
+
+    @property
+    def truth(self) -> int:
+        """Numbers that rollouts keep of what a privileged critic knows."""
+        return len(TRUTH) if self.ppo is not None and self.ppo.privileged_critic else 0
 
     @property
     def sequence_length(self) -> int:

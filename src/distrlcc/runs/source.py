@@ -111,6 +111,7 @@ class EnvSource(Source):
             first_index=share.first,
             with_labels=config.dagger is not None,
             with_outcomes=config.outcomes > 0,
+            with_truth=config.truth > 0,
         )
         self.spec = policy_spec(config, self.env)
         self.collector = Collector(self.env, self.spec, config.seed)
@@ -190,5 +191,10 @@ def spec_in(
 def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollout:
     """Allocate the rollout that a run's learner learns from."""
     return Rollout.allocate(
-        spec, config.rollout_length, environments, config.sequence_length, config.outcomes
+        spec,
+        config.rollout_length,
+        environments,
+        config.sequence_length,
+        outcomes=config.outcomes,
+        truth=config.truth,
     )

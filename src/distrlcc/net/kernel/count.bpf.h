@@ -7,6 +7,7 @@ static __always_inline void count_anew(struct interval *now)
 {
 	now->sent = now->acked = now->lost = 0;
 	now->rtt_sum = now->rtt_count = now->rtt_min = now->rtt_max = 0;
+	now->delay = now->delivery_rate = now->send_rate = 0;
 }
 
 /* Indigo's averages: each packet moves them by an eighth, from 0 in each step. */
@@ -20,6 +21,7 @@ static __always_inline __u64 eighths(__u64 old, __u64 sample, __u64 packets, boo
 static __always_inline void count(struct connection *c, struct tcp_sock *tp,
 				  const struct rate_sample *rs, struct acked *a)
 {
+	__u32 space = POLICY_OF(c)->observation;
 	struct interval *now = &c->now;
 	bool fresh = !now->acked;
 	long rtt = rs->rtt_us, flight = rs->interval_us;
@@ -40,7 +42,7 @@ static __always_inline void count(struct connection *c, struct tcp_sock *tp,
 		now->rtt_max = greatest(now->rtt_max, rtt);
 		now->min_rtt = least_of(now->min_rtt, rtt);
 	}
-	if (POLICY_OF(c)->observation >> 1 != INDIGO >> 1 || !now->rtt_last || !a->acked)
+	if ((space != INDIGO && space != INDIGO_MIN_RTT) || !now->rtt_last || !a->acked)
 		return;
 	now->delay = eighths(now->delay, (now->rtt_last - now->min_rtt) << 16, a->acked, fresh);
 	if (rs->delivered > 0 && flight > 0) {

@@ -119,7 +119,7 @@ static __always_inline void count_busy(__u64 now, __u64 us)
 	__u64 since = stats.busy_start;
 
 	__sync_fetch_and_add(&stats.busy_us, us);
-	if (now - since < SECOND_US)
+	if ((__s64)(now - since) < SECOND_US)
 		return;
 	if (__sync_val_compare_and_swap(&stats.busy_start, since, now) != since)
 		return;

@@ -76,6 +76,7 @@ static __always_inline void leave_guard(struct connection *c, struct acked *a)
 	if (!p->actions) { /* what it sent lately */
 		rate = ((__u64)c->cwnd >> 8) * 1000000 / (c->now.rtt_last | !c->now.rtt_last);
 		c->rate = clip(rate, p->least_rate, p->greatest_rate);
+		c->cwnd = p->first_window;
 	}
 	__sync_fetch_and_add(&stats.guard_exits, 1);
 	__sync_fetch_and_add(&stats.guard_us, a->now - g->since);
@@ -111,7 +112,7 @@ __noinline int guard(struct connection *c, struct acked *a)
 		return 0;
 	packets = least(g->packets, 1 << 20);
 	lost = least(g->lost, 1 << 20) << SHIFT;
-	queued = 2 * g->least > 3 * c->now.min_rtt;
+	queued = 2 * g->least > 3 * least(path_least(c), 4 * c->now.min_rtt);
 	g->begun = a->now;
 	g->round = a->delivered;
 	g->packets = g->lost = g->least = 0;

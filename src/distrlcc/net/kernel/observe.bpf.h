@@ -217,7 +217,7 @@ __noinline int see_spread(struct connection *c, __u64 min_rtt)
 
 	if (!c)
 		return 0;
-	if (c->now.acked) {
+	if (c->now.acked && c->now.rtt_count) {
 		c->floor = clip(ln(c->now.rtt_min) - ln(min_rtt), 0, LN_400);
 		away = c->floor - c->quantile;
 		c->quantile += away < 0 ? away >> 3 : away >> 6;

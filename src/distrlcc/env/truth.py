@@ -1,0 +1,60 @@
+"""What the simulator knows of a link and its sender does not: for the critic of a training alone.
+
+A value that knows the link expects more of what follows, so that less noise is left in advantages:
+an asymmetric actor-critic (https://arxiv.org/abs/1710.06542). A policy never sees any of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.env.rewards import LinkView
+from distrlcc.sim.scenario import Link
+
+Float32 = NDArray[np.float32]
+
+_ENDLESS = 1e5
+"""Packets that a queue without a limit is taken to hold."""
+_STATIC = 6
+
+
+class Truth:
+    """Of N agents' links: what stays as it is in an episode, and what `of` adds for a step."""
+
+    def __init__(self, n: int) -> None:
+        """Allocate; `begin` fills."""
+        self.static = np.zeros((n, _STATIC), np.float32)
+
+    def begin(self, n: int, link: Link, bdp: float, wait: float, in_kernel: bool) -> None:
+        """Begin agent n's episode on a link of some packets' ``bdp`` and mean ``wait``, s."""
+        queue = link.queue.packets or _ENDLESS
+        self.static[n] = (
+            np.log(np.clip(queue / max(bdp, 1.0), 0.01, 50.0)) / 2,
+            20 * min(link.loss, 0.1),
+            np.log1p(1e3 * wait) / 2,
+            link.aqm is not None,
+            link.policer_mbps is not None,
+            in_kernel,
+        )
+
+    def of(self, view: LinkView, duration: NDArray[np.float64]) -> Float32:
+        """Return what `TRUTH` names, ``[N, 12]``, all about 1 in size, after a step of a duration.
+
+        The step may be of the link before, where an episode has just begun.
+        """
+        n = len(duration)
+        rate, rtt = np.maximum(view.mean_rate, 1e-3), np.maximum(view.base_rtt, 1e-4)
+        flows: Any = np.ones(n) if view.flows is None else view.flows
+        schemes: Any = np.zeros(n) if view.schemes is None else view.schemes
+        moving = (
+            (np.log(rate) - 7.0) / 2,
+            np.log(rtt) + 3.0,
+            np.log(np.clip(view.capacity / (rate * np.maximum(duration, 1e-9)), 0.02, 20.0)),
+            np.log1p(flows),
+            schemes,
+            np.log(np.maximum(rate * rtt / np.maximum(flows, 1.0), 0.1)) / 2 - 1.0,
+        )
+        return np.concatenate([np.stack(moving, axis=1), self.static], axis=1).astype(np.float32)
