@@ -506,7 +506,8 @@ def _run_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """
     # The generation before has the checkpoint before; a generation copied by hand has a manifest.
     skipped = (LATEST, "checkpoints/previous.safetensors", MANIFEST)
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = sorted(folder.rglob("*"))
+    paths = [path for path in found if path.is_file() and not path.is_symlink()]
     names = [path.relative_to(folder).as_posix() for path in paths]
     for name in (LATEST, *(n for n in names if n not in skipped and "/." not in f"/{n}")):
         try:

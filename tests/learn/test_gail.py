@@ -58,7 +58,7 @@ def _train(
     learner: Gail, env: Any, spec: PolicySpec, updates: int
 ) -> tuple[list[float], list[dict[str, float]]]:
     """Return each collection's mean reward, which the learner does not see, and the metrics."""
-    collector, rollout = Collector(env, spec, 0), Rollout.allocate(spec, 32, 32, 16, 3)
+    collector, rollout = Collector(env, spec, 0), Rollout.allocate(spec, 32, 32, 16, outcomes=3)
     rewards, rows = [], []
     for _ in range(updates):
         rewards.append(collected(learner, collector, rollout).metrics()["reward"])

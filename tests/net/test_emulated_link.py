@@ -28,6 +28,13 @@ LINKS = {
             Change(1.5, rate_mbps=8.0, delay_ms=10.0),
         ),
     ),
+    "shorter, with jitter": Link(
+        rate_mbps=12.0,
+        delay_ms=35.0,
+        queue_packets=40,
+        ack_jitter_ms=10.0,
+        changes=(Change(0.5, delay_ms=10.0), Change(1.1, delay_ms=30.0), Change(1.4, delay_ms=5.0)),
+    ),
     "trace": Link(trace="cellular:5", trace_start_s=3.0, delay_ms=15.0, queue_packets=60),
 }
 

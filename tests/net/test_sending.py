@@ -201,6 +201,20 @@ def test_an_end_is_acknowledged_again_and_then_forgotten(
     assert len(served.ended) == 1
 
 
+@pytest.mark.parametrize("served", [{"count": 1}], indirect=True)
+def test_more_flows_than_were_asked_for_end_it_as_well(served: Served) -> None:
+    with (
+        UdpSocket(connect=served.socket.address) as one,
+        UdpSocket(connect=served.socket.address) as other,
+    ):
+        for number, client in ((1, one), (2, other)):
+            _ask(client, _hello(number))
+        for number, client in ((1, one), (2, other)):
+            _ask(client, _data(number, 0, fin=True))
+        assert _answer(one, 3)
+    assert len(served.ended) == 2
+
+
 def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
     stop = monotonic_ns() + 300_000_000
     request, controller = Request(1.0, timeout_s=60.0), SchemeController("fixed", parameter=1.0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
+from contextlib import ExitStack
 from time import monotonic_ns
 
 import pytest
@@ -55,6 +58,16 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         UdpSocket(bind=server.address)
     with pytest.raises(LinkError, match=r"cannot listen on 203.0.113.7:0"):
         UdpSocket(bind=("203.0.113.7", 0))
+
+
+def test_a_process_without_room_for_sockets_gets_one_line() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(map(int, os.listdir("/dev/fd"))) + 1
+    with ExitStack() as opened, pytest.raises(LinkError, match=r"no more sockets .* ulimit -n"):
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        for _ in range(most + 1):
+            opened.enter_context(UdpSocket())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from distrlcc.errors import GroupError
+from distrlcc.errors import GroupError, OutputError
 from distrlcc.parallel import process_group
 from distrlcc.parallel.gate import TunnelStore
 from distrlcc.parallel.launcher import Launcher
@@ -76,6 +76,12 @@ def _stop(spec: RankSpec, job: Job) -> int:
             time.sleep(0.01)
         (job.folder / f"{spec.slot}.saved").touch()
     return stopper.signal
+
+
+def _cannot_save(spec: RankSpec, job: Job) -> int:
+    """Be asked to stop, and find the disk full."""
+    _stop(spec, job)
+    raise OutputError("cannot write the checkpoint: no space left")
 
 
 def _deaf(spec: RankSpec, job: Job) -> int:

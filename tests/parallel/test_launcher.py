@@ -235,6 +235,15 @@ def test_a_signal_to_all_stops_in_good_order(tmp_path: Path, number: signal.Sign
         launcher.nothing_is_left()
 
 
+def test_a_last_save_that_fails_is_said(tmp_path: Path) -> None:
+    with _started(tmp_path, "cannot_save") as launcher:
+        _until_ready(launcher, tmp_path)
+        os.killpg(launcher.process.pid, signal.SIGTERM)
+        assert launcher.process.wait(20) == 2
+        assert "cannot write the checkpoint: no space left" in "".join(launcher.said)
+        launcher.nothing_is_left()
+
+
 def test_ctrl_c_while_the_children_start_is_quiet(tmp_path: Path) -> None:
     with _started(tmp_path, "stop") as launcher:
         _until_forked(launcher)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from distrlcc.errors import GroupError
-from distrlcc.parallel.start import _MASTER, _torchrun_spec
+from distrlcc.parallel.start import _MASTER, TrainJob, _torchrun_spec
 from distrlcc.parallel.store import TCPStore
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.options import GroupOptions
+
+
+def test_a_rank_that_leads_again_finds_its_folder_again(tmp_path: Path) -> None:
+    out, config = tmp_path / "quickstart-node1", recipe("quickstart")
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    job = TrainJob(config, out, tensorboard=False)
+    for _ in range(2):
+        with job.directory("f00df00d0000") as run:
+            assert run.path == out.with_name("quickstart-node1-f00df00d") == job.folder(run._run)
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(

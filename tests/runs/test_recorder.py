@@ -326,6 +326,18 @@ def test_a_former_leader_of_the_same_folder_is_refused(tmp_path: Path) -> None:
         assert load_checkpoint(old.checkpoint_path("latest")) == {"update": 1}
 
 
+def test_a_run_with_a_policy_can_be_resumed(ranks: Ranks) -> None:
+    config = SimpleNamespace(scores_at=lambda update: update % 2 == 0, checkpoint_every=50)
+    ranks.first.state.config = config
+    ranks.agree(ranks.first, ranks.second, kept=0)
+    for _ in range(3):
+        ranks.update(ranks.first, ranks.second)
+    run = RunDirectory.resume(ranks.out, Config(), tensorboard=False)
+    assert run.policy_path.exists()
+    assert run.load() is not None
+    run.close()
+
+
 def test_a_folder_that_was_removed_is_said(ranks: Ranks) -> None:
     ranks.agree(ranks.first, ranks.second, kept=0)
     ranks.update(ranks.first, ranks.second)

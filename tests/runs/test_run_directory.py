@@ -72,6 +72,7 @@ def test_what_does_not_fit_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_a_run_that_never_began_is_discarded(tmp_path: Path) -> None:
     run = create(tmp_path / "fresh")
     run.lock()
+    (run.path / "workers.jsonl").write_text("{}\n")  # as workers that came show themselves
     run.discard()
     run.close()
     assert not (tmp_path / "fresh").exists()

@@ -102,6 +102,14 @@ def test_the_newest_two_generations_stand(storage: Storage, tmp_path: Path) -> N
         assert (tmp_path / "copy" / name).read_bytes() == (run / name).read_bytes()
 
 
+def test_what_a_link_leads_to_is_not_stored(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("a secret")
+    (tmp_path / "run" / "notes").mkdir(parents=True)
+    (tmp_path / "run" / "notes" / "link").symlink_to(tmp_path / "private")
+    begin(storage, tmp_path / "run", 1)
+    assert not [name for name in storage.names() if "link" in name]
+
+
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_who_is_replaced_at_any_line_of_a_store_hides_nothing(
     cut_off: bool, tmp_path: Path

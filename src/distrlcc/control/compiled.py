@@ -31,13 +31,13 @@ def _source_hash() -> str:
 
 
 def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "distrlcc" / f"numba-{_source_hash()}"
     try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base) / "distrlcc" / f"numba-{_source_hash()}"
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where there is no home
         pass
     temporary = Path(tempfile.mkdtemp(prefix="distrlcc-numba-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)

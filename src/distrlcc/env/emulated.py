@@ -9,6 +9,7 @@ kernel's own TCP (``world="kernel"``), `distrlcc.net.kernel_world`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,10 @@ class EmulatedBatch(AgentBatch):
             (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES),
         )
         self.begin_agent(n, scenario, self._held[:, n])
+        # Our receivers acknowledge every packet, the kernel's every second one.
+        link = replace(scenario.link, delayed_acks=self._module is kernel_world)
+        self._wait[n] = mean_wait(link, 1.0 / self.mean_rate[n])
         # The best first window, before the process has said anything of this link.
-        self._wait[n] = mean_wait(scenario.link, 1.0 / self.mean_rate[n])
         self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
 
     def held(self) -> tuple[Floats, Floats]:

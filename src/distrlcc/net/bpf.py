@@ -10,7 +10,6 @@ import errno
 import importlib.util
 import mmap
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -253,23 +252,6 @@ def count_arguments(table: str, member: str) -> int:
     finally:
         library.library.btf__free(types)
     raise FileNotFoundError(errno.ENOENT, f"no {member} in {table}")
-
-
-def find_section(elf: bytes, name: str) -> tuple[int, int]:
-    """Return where a section of a 64-bit ELF file begins, and its length."""
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    size, count, names = struct.unpack_from("<3H", elf, 0x3A)
-
-    def place(section: int) -> tuple[int, int]:
-        begin, length = struct.unpack_from("<2Q", elf, table + section * size + 0x18)
-        return begin, length
-
-    for section in range(count):
-        (label,) = struct.unpack_from("<I", elf, table + section * size)
-        begin = place(names)[0] + label
-        if elf[begin : elf.index(b"\0", begin)] == name.encode():
-            return place(section)
-    raise FileNotFoundError(errno.ENOENT, f"no section {name}")
 
 
 def map_array(fd: int) -> Bytes:

@@ -62,7 +62,8 @@ class EmulatedLink:
         self.scenario = scenario
         self._link = build_link(scenario)
         self._extra = [round(flow.extra_rtt_ms * 1e6) for flow in scenario.flows]
-        self._last = [0] * len(scenario.flows)  # ACKs of a flow never overtake
+        # Packets of a flow never overtake, and neither do their ACKs.
+        self._newest, self._last = [0] * len(scenario.flows), [0] * len(scenario.flows)
         self._waiting = 0  # packets, the one in service among them
         self._begun = NEVER  # when the packet in service came to it
         self._bits = 0  # of the packets that departed
@@ -100,7 +101,8 @@ class EmulatedLink:
         delay, loss = conditions_at(self.scenario.link, time)
         if loss and lost_at_random(self.scenario.seed, flow, packet.seq, loss):
             return
-        due = time_of_ack(self.scenario, flow, packet.seq, time + 2 * delay + self._extra[flow])
+        back = self._newest[flow] = max(time + 2 * delay + self._extra[flow], self._newest[flow])
+        due = time_of_ack(self.scenario, flow, packet.seq, back)
         due = self._last[flow] = max(due, self._last[flow])
         deliveries.append(Delivery(flow, packet.seq, packet.size, due))
 

@@ -58,8 +58,6 @@ class Truth:
     """Round trip without a queue, s."""
     best_cwnd: FloatArray
     """The oracle's window, packets."""
-    hidden_losses: FloatArray
-    """Packets that the machine itself lost since the links' beginning."""
 
 
 class StepResult(NamedTuple):
@@ -121,7 +119,6 @@ class Place:
             used - self._used,
             link.base_rtt(now=time),
             link.best_window(step, now=time),
-            float(self.relay.hidden_losses),
         ]
         self._since, self._used = time, used
         return seen + truth
@@ -189,9 +186,9 @@ class EmulatedWorld:
         self._due, self._step, self._stepping = self._due + step, step, True
         for n, place in enumerate(self._places):
             assert place is not None, f"nothing is loaded at place {n}"
+            place.hold(float(cwnd[n]), float(pacing[n]), now)
             if not place.begun:
                 place.begin(now)
-            place.hold(float(cwnd[n]), float(pacing[n]), now)
 
     def turn(self) -> bool:
         """Do what is due, then wait for the next event; return whether the step has ended.

@@ -96,14 +96,16 @@ class SendingFlow:
         self.silent = False
         """Whether nothing is sent, whatever window and rate allow."""
         self._timers, self._acting, self._stop = timers, Timer(self._act), NEVER
+        self._start = NEVER
 
     def begin(self, *, now: int) -> None:
         """Begin the scenario's time: the flow starts at its start time."""
         flow = self.flow
         if flow.stop_s is not None:
             self._stop = now + round(flow.stop_s * NANOSECONDS)
+        self._start = now + round(flow.start_s * NANOSECONDS)
         if flow.start_s > 0:
-            self._timers.set(self._acting, now + round(flow.start_s * NANOSECONDS))
+            self._timers.set(self._acting, self._start)
         else:
             self._act(now)
 
@@ -123,7 +125,7 @@ class SendingFlow:
         """Send again after a silence."""
         if self.silent:
             self.silent = False
-            if self.sender is not None:
+            if now >= self._start:
                 self._act(now)
 
     def receive(self, now: int) -> None:
@@ -214,8 +216,6 @@ class RelayLink:
         ]
         """The flows except an agent that is its own receiver."""
         self.flows: list[TcpFlow | RelayFlow] = [*filter(None, [agent]), *self.relayed]
-        self.hidden_losses = 0
-        """Datagrams that never came here: the kernel had no room for them."""
         self.origin = 0
         """When the link began, ns."""
         changes = (change.delay_ms for change in scenario.link.changes)
@@ -258,7 +258,6 @@ class RelayLink:
                 if data.number < flow.expected:
                     continue
                 flow.sender, flow.lowest = address, data.lowest
-                self.hidden_losses += data.number - flow.expected
                 flow.expected = data.number + 1
                 link.arrive(flow.number, data.number, len(datagram) + OVERHEAD_BYTES, now=time)
         self._plan()

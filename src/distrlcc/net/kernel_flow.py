@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.base import Held
-from distrlcc.net.device import INNER_NAME, Block, open_inner, send_marked_out
+from distrlcc.net.device import Block, open_inner, send_marked_out
 from distrlcc.net.namespace import new_network
 from distrlcc.policy.kernel_layout import INTERVAL, ONE, RATE_ONE
 from distrlcc.sim.link import NEVER
@@ -39,8 +39,6 @@ _HEADER_BYTES = 4
 """The TUN device's, which count on mahimahi's links."""
 _READS = 64
 """Packets that are read in a row, while what is due waits."""
-_DROPPED = 11
-"""Column of /proc/net/dev: packets that left the kernel and found no room."""
 _BUFFER_BYTES, _UNSENT_BYTES, _UNREAD_BYTES = 32 << 20, 256 << 10, 64 << 10
 _CHUNK, _SINK = bytes(_UNSENT_BYTES), bytearray(4 * _UNREAD_BYTES)
 _COUNTED = dict.fromkeys(("sent", "acked", "lost"), 0)
@@ -124,12 +122,6 @@ class Wire:
         for flow, packets in found.items():
             flow.forward(packets, now)
 
-    def lost(self) -> int:
-        """Return how many packets the device had no room for."""
-        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-        (line,) = (line for line in lines if line.strip().startswith(f"{INNER_NAME}:"))
-        return int(line.partition(":")[2].split()[_DROPPED])
-
 
 class TcpFlow:
     """A bulk transfer, both of its ends: a `SendingFlow` and a `RelayFlow` in one."""
@@ -174,6 +166,7 @@ class TcpFlow:
         stop = self._flow.stop_s
         self._start = now + round(self._flow.start_s * NANOSECONDS)
         self._stop = NEVER if stop is None else now + round(stop * NANOSECONDS)
+        self.hold(self._held.cwnd, self._held.pacing_rate, now=now)
 
     def close(self) -> None:
         """Close both ends."""

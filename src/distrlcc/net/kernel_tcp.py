@@ -277,12 +277,9 @@ def _require_pins() -> None:
 
 def _renamed(elf: bytes, name: str) -> bytes:
     """Return the program with another name of its congestion control."""
-    begin, size = bpf.find_section(elf, ".struct_ops")
     old = f"{layout.OPERATIONS}\0".encode().ljust(_LONGEST_NAME + 1, b"\0")
-    section = elf[begin : begin + size]
-    assert section.count(old) == 1
-    new = section.replace(old, name.encode().ljust(len(old), b"\0"))
-    return elf[:begin] + new + elf[begin + size :]
+    assert elf.count(old) == 1
+    return elf.replace(old, name.encode().ljust(len(old), b"\0"))
 
 
 @contextmanager

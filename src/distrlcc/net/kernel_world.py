@@ -47,7 +47,7 @@ class KernelWorld(EmulatedWorld):
         super().__init__(n)
         self._stack = ExitStack()
         self._agents: dict[int, TcpFlow] = {}
-        self._lost, self._fallbacks = [0] * n, 0
+        self._fallbacks = 0
 
     def close(self) -> None:
         """Close every socket, and take the program out of the kernel."""
@@ -75,7 +75,6 @@ class KernelWorld(EmulatedWorld):
         agent = self._agents[n] = TcpFlow(scenario.flows[0], orders, n + 1, name, self._wire)
         place = Place(scenario, self._timers, agent)
         agent.on_packets = place.relay.arrive
-        self._lost[n] = self._wire.lost()
         return place
 
     def act(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> None:
@@ -88,14 +87,6 @@ class KernelWorld(EmulatedWorld):
             for agent in self._agents.values():
                 agent.follows = False
         super().act(cwnd, pacing, step=step)
-
-    def take(self) -> tuple[FloatArray, int, int]:
-        """See `EmulatedWorld.take`; what the device lost is anyone's."""
-        lost = self._wire.lost()
-        for n, place in enumerate(self._places):
-            if place is not None:
-                place.relay.hidden_losses = lost - self._lost[n]
-        return super().take()
 
     def turn(self) -> bool:
         """See `EmulatedWorld.turn`."""

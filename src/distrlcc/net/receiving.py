@@ -147,7 +147,7 @@ class ReceiveServer:
         if incoming.ended_at is None:
             incoming.ended_at = now
             self._ended += 1
-            self._admission.ending = self._ended == self._count
+            self._admission.ending = 0 < self._count <= self._ended
             flow = incoming.receiver
             received = Received(
                 address=incoming.session.address,

@@ -41,11 +41,16 @@ class UdpSocket:
         """Open it, to listen at an address or to exchange datagrams with one alone.
 
         Raises:
-            LinkError: The port is taken, or the address is not this machine's.
+            LinkError: The port is taken, the address is not this machine's, or there are too many.
         """
         # Large buffers; batches where the kernel has them.
         family = socket.AF_INET6 if ":" in (bind or connect or ("",))[0] else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            raise LinkError(
+                f"no more sockets ({error.strerror}); take fewer links, or raise ulimit -n"
+            ) from None
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)

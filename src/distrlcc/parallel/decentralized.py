@@ -310,6 +310,8 @@ class ElasticGroup:
         check_sync(checksums.tolist(), group, update)
         self._paces = paces.tolist()
         self._ended = bool(flags[0]) or (bool(flags.any()) and not group.spec.elastic)
+        if not group.spec.elastic:  # whoever has heard it, all say how the run ended
+            self._stopper.request(int(max(flags.max(), 0)))
         # A signal to all may have reached this rank before rank 0: leave only if the next update
         # does not end the run.
         signalled = bool(flags[group.rank])

@@ -159,10 +159,11 @@ class Launcher:
                 self._begin(self._specs[0].attempt + 1)
                 failure = self._watch(stopper)
             # Report how it ended.
+            own_fault = failure is not None and failure.exit_code == DistrlccError.exit_code
+            if failure is not None and (own_fault or not stopper.signal):
+                raise failure
             if stopper.signal:
                 self._outcome.code = 128 + stopper.signal
-            elif failure is not None:
-                raise failure
             elif not self._hosts:
                 self._say("the run is over; node 0 has its results")
             return self._outcome
@@ -264,7 +265,7 @@ class Launcher:
         left_out = failure.exit_code == LEFT_OUT
         own_fault = not left_out and failure.exit_code != GroupError.exit_code
         # At the end of a run only an error of its own counts.
-        if stopper.signal or (self._ended and not own_fault):
+        if not own_fault and (stopper.signal or self._ended):
             return None
         if own_fault or not spec.elastic:
             self._ended = time.monotonic()

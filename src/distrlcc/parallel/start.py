@@ -69,17 +69,19 @@ class TrainJob:
     here: bool = False
     """Whether the run's directory was made on this machine: it is not made again."""
 
-    def directory(self, run: str) -> RunDirectory:
-        """Open the run's directory; make one where there is none, as on another machine.
-
-        A folder that holds anything else is left alone, and one beside it is made.
-        """
+    def folder(self, run: str) -> Path:
+        """Return where the run's directory is, or is made: beside one that holds anything else."""
         out = self.out
+        if run_of(out) != run and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            return out.with_name(f"{out.name}-{run[:8]}")
+        return out
+
+    def directory(self, run: str) -> RunDirectory:
+        """Open the run's directory; make one where there is none, as on another machine."""
+        out = self.out if self.here else self.folder(run)
         resume = run_of(out) == run
         if self.here and not resume:
             raise OutputError(f"{out} is no folder of this run any more: it was removed")
-        if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-            out = out.with_name(f"{out.name}-{run[:8]}")
         directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
         directory.belong_to(run, new=not resume)
         if self.storage is not None:
@@ -180,9 +182,9 @@ def train_rank(
     else:
         share = Share.of(config.num_envs, spec.slot, spec.size, config.env.unit)
         state = env_run(config, share, ranks, spec.device)
-    if job.resume and (spec.slot == 0 or run_of(job.out) == job.run):
+    if job.resume and spec.slot == 0:
         with job.directory(job.run) as run:
-            state.load(run, say if spec.slot == 0 else lambda line: None)
+            state.load(run)
 
     # Only a rank that leads opens the directory: rank 0, and whichever takes over.
     def open_run(stack: ExitStack, kept: int | None) -> tuple[RunDirectory, Display]:
@@ -200,6 +202,10 @@ def train_rank(
     recorder = Recorder(state, ranks, open_run, shared_only=True)
     group = ElasticGroup(ranks, stopper, recorder)
     with ranks, stopper, recorder:
+        # One that led before, on another machine, may be the last one left.
+        if job.resume and spec.slot and run_of(job.folder(ranks.run)) == ranks.run:
+            with job.directory(ranks.run) as run:
+                state.load(run, lambda line: None)
         if isinstance(state.source, SequenceSource):
             state.source.interrupted = recorder.interruption(stopper, group.greatest)
         stopped = train(state, group, recorder, stopper)
@@ -242,11 +248,13 @@ def start_node(
     with _job(config, options, node.index) as job:
         told = node.invitation
         outcome = Launcher(train_rank, job, specs, restarts=group.restarts, invitation=told).run()
-    if outcome.code and node.index == 0:
+    heard = 0 if group.elastic else outcome.results.get(first, 0)  # another node's signal
+    code = outcome.code or (128 + heard if heard else 0)
+    if code and node.index == 0:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
         sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc {config.command} {again}\n")
-    return outcome.code
+    return code
 
 
 def _spec(

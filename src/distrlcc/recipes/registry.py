@@ -98,14 +98,14 @@ def one() -> RunConfig:
             guard=0.05,
         ),
         network=NetworkConfig(kind="mingru", hidden=(64, 64), post_hidden=128),
-        held_out=HeldOutConfig(every=400, seconds=16.0, keep="newest", average_steps=50_000_000),
+        held_out=HeldOutConfig(every=400, seconds=16.0, keep="newest", average_steps=30_000_000),
         ppo=PPOConfig(
             gamma=0.99,
             lambda_=0.97,
             reward_scale=0.01,
             privileged_critic=True,
             sequence_length=64,
-            entropy_coeff_schedule=((0, 6e-3), (120_000_000, 3e-3), (steps, 2.5e-3)),
+            entropy_coeff_schedule=((0, 6e-3), (90_000_000, 2e-3), (steps, 1e-3)),
             lr_schedule=((0, 1e-3), (90_000_000, 1e-3), (steps, 4e-4)),
         ),
     )

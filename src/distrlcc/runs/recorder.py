@@ -186,6 +186,8 @@ class Recorder:
             run.metrics.log(update, scores)
             metrics |= scores
             if state.counters.best_update != best_before:
+                if not run.checkpoint_path("latest").exists():
+                    self._save(run)  # a run with a policy can be resumed
                 self._save(run, best=True)
                 run.save_policy(state.policy())
         shown.update(metrics, alarm=self._shown)

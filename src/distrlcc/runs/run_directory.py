@@ -263,7 +263,7 @@ class RunDirectory:
         metrics = self.metrics.path
         if (metrics.exists() and metrics.stat().st_size) or any(folder.glob("*")):
             return
-        names = ("config.toml", "versions.json", "metrics.jsonl", ".run", ".lock")
+        names = ["config.toml", "versions.json", "metrics.jsonl", "workers.jsonl", ".run", ".lock"]
         with suppress(OSError):
             for path in (*map(self.path.joinpath, names), *self.path.glob(".epoch-*")):
                 path.unlink(missing_ok=True)
