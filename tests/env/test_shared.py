@@ -240,6 +240,17 @@ def test_rooms_are_filled_however_seldom_their_links_are() -> None:
     assert min(sum(f.scheme == "agent" for f in flows) for flows in agents) > 8
 
 
+def test_links_that_fit_are_drawn_by_their_suites_weights() -> None:
+    weights = (0.3, 0.2, 0.1, 0.4)  # the last has no link of one agent
+    suites, rooms = ("random", "falls", "shallow", "shared-4"), (1, 1, 1, 1, 4)
+    env = LinkVectorEnv(3200, replace(ROOMS, suites=suites, suite_weights=weights, rooms=rooms))
+    env.reset(seed=1)
+    names = [name.partition("/")[0] for name in env.link_names()]
+    alone = [name for k, name in enumerate(names) if rooms[k % len(rooms)] == 1]
+    shares = [alone.count(suite) / len(alone) for suite in suites]
+    assert shares == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0], abs=0.04)
+
+
 def test_rooms_that_no_scenario_fills_are_refused() -> None:
     config = replace(ROOMS, suites=("random",))
     with pytest.raises(ConfigError, match=r"random have no links of 2 to 2 agents; leave out"):

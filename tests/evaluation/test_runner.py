@@ -86,6 +86,26 @@ def test_a_silent_flow_is_not_a_number_and_not_an_error() -> None:
     assert np.isnan(scores["mean_rtt_ms"][0])
 
 
+def test_a_policy_acts_from_its_flows_start_on() -> None:
+    link = Link(20.0, delay_ms=10.0, queue_packets=100)
+    scenarios = [
+        Scenario(str(start), link, (Flow(start_s=start),), duration_s=start + 4.0)
+        for start in (0.0, 2.0)
+    ]
+    contender = contender_from_file("aurora", set())
+    figures = evaluate(contender, scenarios)[0].figures
+    for name in ("first_second_utilisation", "power", "mean_queueing_delay_ms"):
+        at_once, late = figures[name][:, 0]
+        assert late == pytest.approx(at_once, rel=0.02), name
+
+
+def test_a_first_second_without_capacity_has_no_utilisation() -> None:
+    link = Link(0.0, delay_ms=20.0, changes=(Change(1.5, rate_mbps=RATE),))
+    scores = _measured("cubic", Scenario("silent", link, duration_s=4.0))
+    assert np.isnan(scores["first_second_utilisation"][0])
+    assert scores["utilisation"][0] > 0.1
+
+
 def test_percentiles_of_histograms_are_within_a_percent() -> None:
     delays = np.random.default_rng(0).exponential(30e6, 20_000)
     bins = np.bincount(
@@ -262,6 +282,12 @@ def test_a_policers_rate_is_what_its_link_can_carry() -> None:
     # Shared links have the same capacity.
     (run,) = run_shared(contender_from_scheme("cubic"), [alone])
     assert run.capacity.sum() * 1504 * 8e-6 / 20.0 == pytest.approx(10.0, rel=0.06)
+
+
+def test_a_policer_that_is_faster_than_its_link_is_none() -> None:
+    link = Link(100.0, delay_ms=50.0, policer_mbps=100_000.0, policer_packets=100)
+    scores = _measured("oracle", Scenario("policed", link, duration_s=4.0))
+    assert scores["utilisation"][0] > 0.97
 
 
 def test_the_guard_acts_on_a_policy_that_floods_and_not_on_one() -> None:

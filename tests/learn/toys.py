@@ -70,7 +70,7 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
         rises = (self.age == 0) | ((self.index % 2 == 0) & (self.age == 4))
         return {
             "expert_action": self.label.copy(),
-            "cwnd": np.where(rises, 10.0, 2.0),
+            "at_minimum": ~rises,
             "outcome": np.zeros((self.num_envs, 3), np.float32),
         }
 

@@ -63,11 +63,16 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 def test_a_process_without_room_for_sockets_gets_one_line() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(map(int, os.listdir("/dev/fd"))) + 1
-    with ExitStack() as opened, pytest.raises(LinkError, match=r"no more sockets .* ulimit -n"):
+    with ExitStack() as opened:
         opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        for _ in range(most + 1):
-            opened.enter_context(UdpSocket())
+
+        def take_all() -> None:
+            for _ in range(most + 1):
+                opened.enter_context(UdpSocket())
+
+        with pytest.raises(LinkError, match=r"no more sockets .* ulimit -n"):
+            take_all()
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,8 +8,8 @@ from distrlcc.cli.main import find, main
 from distrlcc.cli.run_arguments import run_config
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.experiment import EXPERIMENTS, Benchmark, Experiment
-from distrlcc.recipes.reproduction import Reproduction
-from distrlcc.recipes.result_row import ResultRow
+from distrlcc.recipes.reproduction import Reproduction, SeedRun
+from distrlcc.recipes.result_row import ResultRow, read_result
 from distrlcc.runs.held_out import HeldOut
 from distrlcc.runs.source import EnvSource, Share
 from distrlcc.sim.suites import SUITES
@@ -88,6 +89,15 @@ def test_the_better_policy_is_shipped_with_its_row(tiny: Experiment, tmp_path: P
     rewards = [load_policy(path).notes["held_out_reward"] for path in trained]
     (policy,) = package.glob("*.safetensors")
     assert load_policy(policy).notes["held_out_reward"] == max(rewards)
+
+
+def test_what_never_happened_is_kept(tmp_path: Path) -> None:
+    path, scores = (
+        tmp_path / "seed-0.json",
+        {"dynamic": {"recovery_rtts": math.inf, "power": 1 / 3}},
+    )
+    SeedRun(0, [], scores=scores).save(path)
+    assert read_result(path, SeedRun, "result of a run", "remove it").scores == scores
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda e: e.name)

@@ -12,7 +12,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.tune.outcome import Recorder, best_config, standings, write_outcome
 from distrlcc.tune.plots import lineage
 from distrlcc.tune.report import Report, Segment, extended, pieces, read_reports
-from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig, steps_per_update
+from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
 
 CONFIG = TuneConfig(
     run=replace(recipe("quickstart"), total_steps=60 * 256 * 64, max_seconds=0.0),
@@ -29,26 +29,26 @@ def _report(update: int, score: float, *schedule: Segment, attempt: int = 0) -> 
     return Report(member, update, steps, *measured, "argmax", 1.0, schedule, attempt)
 
 
+PER_UPDATE = 1000  # fewer than there are slots: agents join and leave
 START = Segment(0, 3, {"ppo.lr": 1e-3})
 REPORTS = [
     _report(20, 0.3, Segment(0, 0, FIRST)),
     _report(20, -5.0, OTHER),
     _report(40, 0.4, Segment(0, 0, FIRST)),
-    _report(40, 0.5, Segment(0, 0, FIRST), Segment(20, 1, SECOND)),
+    _report(40, 0.5, Segment(0, 0, FIRST), Segment(20, 1, SECOND, 20 * PER_UPDATE)),
     _report(60, 0.45, Segment(0, 0, FIRST)),
-    _report(60, 0.4, Segment(0, 0, FIRST), Segment(20, 1, SECOND)),
+    _report(60, 0.4, Segment(0, 0, FIRST), Segment(20, 1, SECOND, 20 * PER_UPDATE)),
 ]
 BEST = REPORTS[3]
 
 
 def test_the_best_recipe_has_each_value_from_its_update_on() -> None:
-    per_update = steps_per_update(CONFIG.run)
     ppo = best_config(CONFIG.run, BEST).ppo
     assert ppo is not None
     assert ppo.clip_param == 0.3  # has no schedule: the last one
     for update in range(60):
         expected = 1e-3 if update < 20 else 1.2e-3
-        assert scheduled(ppo.lr_schedule, update * per_update, ppo.lr) == expected
+        assert scheduled(ppo.lr_schedule, update * PER_UPDATE, ppo.lr) == expected
 
 
 def test_the_table_has_the_best_first() -> None:

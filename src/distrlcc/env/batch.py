@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.compiled import njit
-from distrlcc.control.state import CWND, PACING, SCHEMES
+from distrlcc.control.state import CWND, MIN_CWND, PACING, SCHEMES
 from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
@@ -201,6 +201,12 @@ class AgentBatch(ABC):
         if self.actions.least_rate == 0.0:
             return cwnd
         return np.where(pacing > self.actions.least_rate, pacing * self.base_rtt, 0.0)
+
+    def at_minimum(self) -> Bools:
+        """Return which agents chose the least window, or the least rate, ``[N]``."""
+        cwnd, pacing = self.chosen()
+        least = self.actions.least_rate
+        return np.asarray(pacing <= least if least else cwnd <= MIN_CWND)
 
 
 def mean_wait(link: Link, spacing: float) -> float:

@@ -314,6 +314,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"cwnd": self.batch.chosen_windows()}
+        info["at_minimum"] = self.batch.at_minimum()
         if self.config.guard:
             info["guarded"] = self.batch.windows.lowered & self.batch.acted
         if self._with_labels:

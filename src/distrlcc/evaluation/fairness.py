@@ -186,7 +186,7 @@ def convergence_times(run: SharedRun) -> FloatArray:
     changes = _changes(run)
     hold = max(1, math.ceil(HOLD_RTTS * float(run.base_rtt_s.max()) / BUCKET_S))
     times = []
-    for join in sorted({start for start in starts if start > 0}):
+    for join in sorted({s for s, stop in zip(starts, run.stops_s, strict=True) if 0 < s < stop}):
         following = min((t for t in changes if t > join), default=run.scenario.duration_s)
         first = math.ceil(join / BUCKET_S - 1e-9)
         last = min(math.floor(following / BUCKET_S + 1e-9) - _WIDTH, rates.shape[1] - 1)

@@ -22,7 +22,7 @@ import numpy as np
 from distrlcc.errors import OutputError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.runner import WARMUP_S
-from distrlcc.evaluation.scores import Series, bucket_edges, bucket_sums
+from distrlcc.evaluation.scores import Series, bucket_edges, bucket_sums, share_of
 from distrlcc.net.direction import FULL_BYTES
 from distrlcc.sim.link import Log, read_log
 from distrlcc.sim.reference import capacity, conditions_at, service_at
@@ -120,7 +120,8 @@ def score_log(log: FlowLog) -> dict[str, float]:
     """Return a flow's scores by its log, as `distrlcc.evaluation.scores` defines them."""
     edges = np.array([log.begin_ms, log.warm_ms, log.end_ms])
     left, sizes, _ = _events(log.whole, "-")
-    carried, offered = _binned(edges, left, sizes), np.maximum(log.offered_bytes(edges), 1.0)
+    carried, offered = _binned(edges, left, sizes), log.offered_bytes(edges)
+    first, offered = share_of(carried, offered), np.maximum(offered, 1.0)
     # Losses: what the queue dropped, and what was lost at random after it.
     dropped = _binned(edges, *_events(log.own, "d")[:2])[1]
     excess = dropped / max(_binned(edges, _events(log.own, "+")[0])[1], 1.0)
@@ -139,7 +140,7 @@ def score_log(log: FlowLog) -> dict[str, float]:
     return {
         "throughput_mbps": arrived * _MBIT_PER_BYTE_MS / (log.end_ms - log.warm_ms),
         "utilisation": float(utilisation),
-        "first_second_utilisation": float(carried[0] / offered[0]),
+        "first_second_utilisation": float(first[0]),
         "mean_queueing_delay_ms": mean,
         "p95_queueing_delay_ms": p95,
         "mean_rtt_ms": mean_rtt,

@@ -29,7 +29,8 @@ def recovery_times(contender: Contender, scenarios: list[Scenario]) -> FloatArra
 
     Infinite is a sender that did not recover before the next change.
     """
-    batch = LinkBatch(len(scenarios), contender.env_config(), with_labels=False)
+    config = contender.env_config()
+    batch = LinkBatch(len(scenarios), config, with_labels=False, joining=True)
     times, inflight = [], []
     for before, now in simulate(contender, batch, scenarios, 0):
         # After its scenario's end a link's time stands still, and its packets do not count.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums
+from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums, share_of
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.sim.suites import check_agents, with_scheme
@@ -206,7 +206,9 @@ def _run(
     config = contender.env_config()
     if not contender.learned and contender.scheme != "oracle":
         config = replace(config, step_ms=SCHEME_STEP_MS)
-    batch = LinkBatch(count, config, n_flows=n_flows, with_histograms=True, with_labels=False)
+    batch = LinkBatch(
+        count, config, n_flows=n_flows, with_histograms=True, with_labels=False, joining=True
+    )
     # When the first flow starts, when its first second is over, and when the scenario is.
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
     starts = np.array([round(s.flows[0].start_s * NANOSECONDS) for s in scenarios])
@@ -250,7 +252,7 @@ def _measure(counted: _Counted, shared: NDArray[np.bool_]) -> dict[str, FloatArr
     return {
         "throughput_mbps": acked * MBIT / seconds,
         "utilisation": utilisation,
-        "first_second_utilisation": sums[0, 0] / np.maximum(sums[0, 1], 1e-9),
+        "first_second_utilisation": share_of(sums[0, 0], sums[0, 1]),
         "mean_queueing_delay_ms": queueing_ms,
         "p95_queueing_delay_ms": histogram_percentile(queueing_bins, 0.95),
         "mean_rtt_ms": mean_rtt,

@@ -139,6 +139,11 @@ class Series:
         return np.asarray(self.edges_s[1:] + self.edges_s[:-1]) / 2
 
 
+def share_of(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """Return shares; NaN where the whole is nothing."""
+    return np.where(whole > 0, part / np.maximum(whole, 1e-9), np.nan)
+
+
 def defined_mean(values: FloatArray) -> float:
     """Return the mean of the values that are defined; NaN where none is."""
     return float(defined_means(values))

@@ -18,7 +18,6 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from distrlcc import seeding
-from distrlcc.control.state import MIN_CWND
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.numpy_policy import (
@@ -125,9 +124,9 @@ class Collector:
 
         Args:
             env: SAME_STEP autoreset; ``first_index`` is environment 0's global index; info has
-                ``expert_action``, ``cwnd``, where agents join and leave ``active``, ``outcome`` and
-                ``truth`` if rollouts keep them, in real time ``late``, and at episodes' ends
-                ``final_obs``, ``link_episode``.
+                ``expert_action``, ``at_minimum``, where agents join and leave ``active``,
+                ``outcome`` and ``truth`` if rollouts keep them, in real time ``late``, and at
+                episodes' ends ``final_obs``, ``link_episode``.
             spec: The policy's spec.
             seed: Of the environments and of acting; the same on every rank.
         """
@@ -271,9 +270,9 @@ class Collector:
         return np.asarray(done | joined)
 
     def _count(self, info: dict[str, Any], done: NDArray[np.bool_], stats: CollectStats) -> None:
-        at_minimum = info["cwnd"] <= MIN_CWND
+        at_minimum = info["at_minimum"]
         if self._active is not None:
-            at_minimum &= self._active & info["active"]
+            at_minimum = at_minimum & self._active & info["active"]
         stats.minimum_window += float(at_minimum.sum())
         if "guarded" in info:
             stats.guarded += float(info["guarded"].sum())

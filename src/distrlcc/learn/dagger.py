@@ -175,9 +175,9 @@ class Dagger(Learner):
             part.obs = torch.from_numpy(self.normalize(part.obs.numpy()))
             part = part.to(self.device)
             loss, spread, hits = self.imitate(part.obs, part.starts, part.states, part.actions)
-            loss, accuracy = part.mean(loss) - part.mean(spread), part.mean(hits)
+            loss, accuracy = part.mean(loss), part.mean(hits)
             samples = part.samples
-            self.optimizer.step(loss, samples, lr, self.config.grad_clip)
+            self.optimizer.step(loss - part.mean(spread), samples, lr, self.config.grad_clip)
             sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
         loss_sum, accuracy_sum, count = self.reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)

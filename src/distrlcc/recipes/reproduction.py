@@ -17,7 +17,7 @@ from distrlcc.evaluation.contender import contender_from_file, contender_from_sc
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import Experiment
-from distrlcc.recipes.result_row import ResultRow, read_result
+from distrlcc.recipes.result_row import ResultRow, plain, read_result
 
 
 @dataclass
@@ -41,7 +41,8 @@ class SeedRun:
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        write_atomically(path, json.dumps(asdict(self), indent=1).encode())
+        text = json.dumps(plain(asdict(self)), indent=1, allow_nan=False)
+        write_atomically(path, text.encode())
 
 
 def _scoring(name: str, benchmark: Benchmark) -> str:

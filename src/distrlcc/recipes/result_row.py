@@ -105,7 +105,7 @@ class ResultRow:
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        text = json.dumps(_rounded(asdict(self)), indent=1, allow_nan=False)
+        text = json.dumps(plain(asdict(self), 5), indent=1, allow_nan=False)
         write_atomically(path, f"{text}\n".encode())
 
     @classmethod
@@ -121,12 +121,13 @@ def read_result(path: Path, kind: type[_T], what: str, remedy: str) -> _T:
         return msgspec.json.decode(path.read_bytes(), type=kind, strict=False)
 
 
-def _rounded(value: Any) -> Any:
+def plain(value: Any, digits: int = 17) -> Any:
+    """Return a value as JSON has it: what is not finite as text, other floats of some digits."""
     if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else str(value)
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return list(map(_rounded, value)) if isinstance(value, list | tuple) else value
+        return {key: plain(item, digits) for key, item in value.items()}
+    return [plain(item, digits) for item in value] if isinstance(value, list | tuple) else value
 
 
 def shipped_rows() -> dict[str, ResultRow]:

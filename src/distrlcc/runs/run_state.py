@@ -123,9 +123,9 @@ class RunState:
         self.held_out = HeldOut(config, self.spec)
         self.alarm: CollapseAlarm | None = None
         self.restorer: Restorer | None = None
-        if isinstance(config, RunConfig):
-            # An imitator may be certain, and a density's entropy falls below 0 without harm.
-            free = config.dagger is not None or self.spec.action_kind == "continuous"
+        if isinstance(config, RunConfig) and config.dagger is None:
+            # A density's entropy falls below 0 without harm.
+            free = self.spec.action_kind == "continuous"
             least_entropy = float("-inf") if free else config.alarm.entropy_bound
             self.alarm = CollapseAlarm(least_entropy, config.alarm.silent_share_bound)
             if config.alarm.act and isinstance(learner, PPO | Gail):

@@ -71,7 +71,7 @@ def best_window(
     else:
         carried = packets_between(link, times, rates, begin, end)
     if link[col.POLICER_RATE] > 0:
-        carried = min(carried, float(link[col.POLICER_RATE] * (end - begin)) / float(PACKET_WORK))
+        carried = min(carried, float(link[col.POLICER_RATE]) * float(end - begin) / PACKET_WORK)
     return carried + 1.0
 
 

@@ -302,7 +302,7 @@ def _shared(split: str, index: int) -> Scenario:
 
 
 def _joining(name: str, count: int, split: str, index: int) -> Scenario:
-    """Agents of equal RTTs that join 5 to 6 s after one another; of four, one leaves at last."""
+    """Agents of equal RTTs that join after 5 to 6 s, 10 to 11 s, ...; of four one leaves."""
     u = draws(name, split, index, 3 + count)
     link = random_link(u, count)
     starts = [time_between(5.0 * k, 5.0 * k + 1.0, u[3 + k]) if k else 0.0 for k in range(count)]

@@ -53,7 +53,7 @@ class Member:
         """
         self.trainer.load_state_dict(load_checkpoint(folder / STATE))
         report = decode((folder / REPORT).read_bytes())
-        now = Segment(report.update, self._number, self._values)
+        now = Segment(report.update, self._number, self._values, report.steps)
         self.schedule = extended(report.schedule, now)
 
     def advance(self) -> Report:

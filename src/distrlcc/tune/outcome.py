@@ -21,7 +21,7 @@ from distrlcc.runs.progress import duration
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.report import Report, Segment, decode, read_reports
 from distrlcc.tune.space import short, with_values
-from distrlcc.tune.tune_config import TuneConfig, steps_per_update
+from distrlcc.tune.tune_config import TuneConfig
 
 REPORTS, BEST, POLICY = "reports.jsonl", "best.json", "policy.safetensors"
 _LINE_SECONDS = 5.0
@@ -127,9 +127,8 @@ def best_config(config: RunConfig, report: Report) -> RunConfig:
     values do not fit.
     """
     found = with_values(config, report.values)
-    per_update = steps_per_update(config)
     for key in (key for key in _SCHEDULED if key in report.values):
-        points = [(s.update * per_update, float(s.values[key])) for s in report.schedule]
+        points = [(s.steps, float(s.values[key])) for s in report.schedule]
         if len({value for _, value in points}) > 1:
             section, _, name = key.partition(".")
             changed = replace(getattr(found, section), **{f"{name}_schedule": _stairs(points)})

@@ -22,6 +22,8 @@ class Segment:
     member: int
     """The member that trained."""
     values: dict[str, Value]
+    steps: int = 0
+    """Environment steps done before."""
 
 
 @dataclass(frozen=True)
