@@ -28,7 +28,10 @@ ENDLESS = "total_steps=100_000_000"
 CASES = {
     "ppo": (80, *QUICK),
     "ppo-lstm": (24, *QUICK, "network.kind=lstm"),
-    "ppo-mingru": (40, *QUICK, "network.kind=mingru", "network.post_hidden=8"),
+    "ppo-mingru": (
+        40,
+        *(*QUICK, "network.kind=mingru", "network.post_hidden=8", "ppo.privileged_critic=true"),
+    ),
     "dagger": (30, "imitation", "--set", *DAGGER),
 }
 """Updates and words of runs that are killed."""
