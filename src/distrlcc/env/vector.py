@@ -65,14 +65,13 @@ def _add_up(
     base_rtt: Any,
     acked: Any,
     lost: Any,
-    sent: Any,
 ) -> None:
-    """Add a step to the episodes' sums, ``[N, 7]``; queueing delays are in base RTTs."""
+    """Add a step to the episodes' sums, ``[N, 6]``; queueing delays are in base RTTs."""
     for n in range(len(sums)):
         s, base = sums[n], base_rtt[n]
         s[0], s[1], s[2] = s[0] + reward[n], s[1] + used[n], s[2] + capacity[n]
         s[3] += max(rtt_sum[n] - acked[n] * base, 0.0) / base
-        s[4], s[5], s[6] = s[4] + acked[n], s[5] + lost[n], s[6] + sent[n]
+        s[4], s[5] = s[4] + acked[n], s[5] + lost[n]
 
 
 class LinkVectorEnv(VectorEnv[Array, Array, Array]):
@@ -171,7 +170,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._episodes = np.zeros(links, np.int64)
         self._ends = np.zeros(links)
         self._time = np.zeros(links)
-        self._sums = np.zeros((num_envs, 7))
+        self._sums = np.zeros((num_envs, 6))
 
     def _build_batch(self, expert: str) -> AgentBatch:
         emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels
@@ -266,7 +265,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         stats, view = self.batch.newest, self.batch.newest_view
         self._time += stats.duration[self._first]
-        counts = stats.acked, stats.lost, stats.sent
+        counts = stats.acked, stats.lost
         _add_up(self._sums, reward, view.used, view.capacity, stats.rtt_sum, view.base_rtt, *counts)
         over = self.over
         truncated = self.batch.acted & (over[self._link] | ~self.batch.active)
@@ -304,7 +303,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return flat
 
     def _episode(self) -> dict[str, Array]:
-        total, used, capacity, delay, acked, lost, _ = self._sums.T
+        total, used, capacity, delay, acked, lost = self._sums.T
         return {
             "return": total.copy(),
             "utilisation": used / np.maximum(capacity, 1e-9),

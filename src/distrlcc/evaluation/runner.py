@@ -22,6 +22,8 @@ from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.sim.suites import check_agents, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
+Indices = NDArray[np.int64]
+
 WARMUP_S = 1.0
 STRETCH_S = 60.0
 SCHEME_STEP_MS = 50.0
@@ -153,40 +155,22 @@ def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
     )
 
 
-class _Totals:
-    """Counts since the start of each link's flow 0, as they were when a link was taken."""
-
-    COLUMNS = (col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.QUEUEING_SUM)
-
-    def __init__(self, count: int) -> None:
-        self.counts = np.zeros((count, len(self.COLUMNS)))
-        self.histograms = np.zeros((2, count, col.HISTOGRAM_BINS))
-        self._taken = np.zeros(count, bool)
-
-    def take(self, batch: LinkBatch, due: NDArray[np.bool_]) -> None:
-        """Keep the present counts of links that are due for the first time."""
-        rows = np.flatnonzero(due & ~self._taken)
-        if len(rows):
-            flows = rows * batch.n_flows
-            self.counts[rows] = batch.simulator.flows[flows][:, self.COLUMNS]
-            self.histograms[:, rows] = batch.simulator.histograms[:, flows]
-            self._taken[rows] = True
-
-
 class _Counted:
     """What runs came to after their first second, and sums over the steps in it and after it."""
 
+    COLUMNS = (col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.QUEUEING_SUM)
+
     def __init__(self, runs: int) -> None:
-        self.counts = np.zeros((runs, len(_Totals.COLUMNS)))
+        self.counts = np.zeros((runs, len(self.COLUMNS)))
         self.histograms = np.zeros((2, runs, col.HISTOGRAM_BINS))
         self.sums = np.zeros((2, 6, runs))
 
-    def add(self, run: list[int], before: _Totals, after: _Totals, sums: FloatArray) -> None:
-        """Add what parts of runs counted."""
-        np.add.at(self.counts, run, after.counts - before.counts)
-        for k in range(2):
-            np.add.at(self.histograms[k], run, after.histograms[k] - before.histograms[k])
-            np.add.at(self.sums[k].T, run, sums[k].T)
+    def add(self, batch: LinkBatch, links: Indices, runs: Indices, sign: int) -> None:
+        """Add to some runs what their links have counted so far, or take it off."""
+        simulator, flows = batch.simulator, links * batch.n_flows
+        np.add.at(self.counts, runs, sign * simulator.flows[flows][:, self.COLUMNS])
+        for kept, bins in zip(self.histograms, simulator.histograms, strict=True):
+            np.add.at(kept, runs, sign * bins[flows])
 
 
 def _run(
@@ -214,9 +198,12 @@ def _run(
     starts = np.array([round(s.flows[0].start_s * NANOSECONDS) for s in scenarios])
     starts = np.minimum(starts, ends // 2)
     warm = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
-    # Counts at the beginning and the end; sums over steps, in the first second and after it.
-    before, after = _Totals(count), _Totals(count)
-    sums, everyone = np.zeros((2, 6, count)), np.arange(count)
+    # Sums over steps, in the first second and after it.
+    sums, everyone, runs = (
+        np.zeros((2, 6, count)),
+        np.arange(count),
+        np.array([r for r, _ in parts]),
+    )
     drawn = {n: list[FloatArray]() for n, (run, _) in enumerate(parts) if run in steps}
     for then, now in simulate(contender, batch, scenarios, seed):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
@@ -229,10 +216,14 @@ def _run(
         for n, kept in drawn.items():
             if running[n]:
                 kept.append(np.array([column[n] for column in shown]))
-        before.take(batch, now >= warm)
-        after.take(batch, now >= ends)
+        # What was counted between the end of the first second and that of the scenario.
+        for moment, sign in ((warm, -1), (ends, 1)):
+            links = np.flatnonzero((then < moment) & (now >= moment))
+            if len(links):
+                counted.add(batch, links, runs[links], sign)
         yield min(float(now.sum() / ends.sum()), 1.0)
-    counted.add([run for run, _ in parts], before, after, sums)
+    for total, summed in zip(counted.sums, sums, strict=True):
+        np.add.at(total.T, runs, summed.T)
     for n, kept in drawn.items():
         steps[parts[n][0]] += kept
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from distrlcc.errors import ConfigError, NoGroupError
+from distrlcc.errors import ConfigError, NoGroupError, reading
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity
@@ -24,7 +24,6 @@ from distrlcc.runs.identity import check_identity
 TOKEN = "DISTRLCC_TOKEN"
 """Environment variable with the secret."""
 _SHORTEST = 16
-_LONGEST = 200
 _RUN = "nonce"
 _Name = Annotated[str, msgspec.Meta(max_length=64)]
 Identity = dict[_Name, Annotated[str, msgspec.Meta(max_length=1 << 20)]]
@@ -87,13 +86,9 @@ def decode(data: bytes, kind: Any, source: str) -> Any:
     Raises:
         GroupError: It is something else.
     """
-    try:
+    what = f"{source} said something else than expected"
+    with reading(NoGroupError, what, "; is it of this version?"):
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        reason = f"{error}"[:_LONGEST]
-        raise NoGroupError(
-            f"{source} said something else than expected ({reason}); is it of this version?"
-        ) from None
 
 
 def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> bytes:

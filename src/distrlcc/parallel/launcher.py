@@ -32,6 +32,7 @@ from distrlcc.parallel.store import Master, RunWatch, open_tunnel, wait_for_atte
 from distrlcc.plugins import blame
 from distrlcc.processes import LAUNCHER, die_with_parent
 from distrlcc.runs.stopper import Stopper
+from distrlcc.storage import say
 
 Target = Callable[[RankSpec, Any], Any]
 
@@ -134,7 +135,7 @@ class Launcher:
             self._begin(0)
             if not self._hosts:
                 count = len(self._specs)
-                self._say(
+                say(
                     f"found the master at {first.address}:{first.port}; starting {count} "
                     f"process{'es' if count > 1 else ''}, news are shown on node 0"
                 )
@@ -152,7 +153,7 @@ class Launcher:
                 and not stopper.signal
                 and not (self._tunnel is not None and self._tunnel.ended)
             ):
-                self._say(f"{failure}; starting all again from the last checkpoint")
+                say(f"{failure}; starting all again from the last checkpoint")
                 self._restarts -= 1
                 self._kill()
                 self._job = replace(self._job, resume=True)
@@ -165,7 +166,7 @@ class Launcher:
             if stopper.signal:
                 self._outcome.code = 128 + stopper.signal
             elif not self._hosts:
-                self._say("the run is over; node 0 has its results")
+                say("the run is over; node 0 has its results")
             return self._outcome
 
     def _begin(self, attempt: int) -> None:
@@ -214,7 +215,7 @@ class Launcher:
             # Node 0 serves the other machines' ranks without any of its own.
             others_go_on = self._hosts and spec.elastic and spec.size > len(self._specs)
             if failure is not None and others_go_on and not (self._ended or self._asked):
-                self._say(f"{failure}; none is left here; it serves the others while they live")
+                say(f"{failure}; none is left here; it serves the others while they live")
                 cast(Any, util)._run_finalizers(-100)  # its fork server's folder
                 while not (run.over.wait(limits().tick) or stopper.signal):
                     if time.monotonic() - run.heard > limits().absence:
@@ -275,7 +276,7 @@ class Launcher:
         silent = 0.0 if self._hosts else time.monotonic() - run.answered
         if self._restarts > 0 and not left_out and silent < limits().absence / 2:
             self._restarts -= 1
-            self._say(f"{failure}; starting it again")
+            say(f"{failure}; starting it again")
             # Should it find itself alone, it goes on from the last checkpoint.
             self._start(spec, replace(self._job, resume=True))
             return None
@@ -283,7 +284,7 @@ class Launcher:
             return failure
         if str(failure) not in self._reasons:
             self._reasons.add(str(failure))
-            self._say(f"{failure}; {len(self._children)} left on this machine")
+            say(f"{failure}; {len(self._children)} left on this machine")
         return None
 
     def _start(self, spec: RankSpec, job: Any) -> None:
@@ -319,10 +320,6 @@ class Launcher:
             child.process.kill()
         for child in self._children:
             child.process.join(limits().stop)
-
-    def _say(self, line: str) -> None:
-        sys.stderr.write(f"distrlcc: {line}\n")
-        sys.stderr.flush()
 
 
 def _death_of_server() -> str:

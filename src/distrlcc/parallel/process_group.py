@@ -29,7 +29,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distrlcc.errors import ConfigError, DistrlccError, GroupError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError, NoGroupError
 from distrlcc.learn.learner import checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
@@ -146,7 +146,7 @@ class ProcessGroup:
                 return way_to(self.spec, "lighthouse")
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise GroupError(
+                    raise NoGroupError(
                         f"the master at {self.spec.address}:{self.spec.port} cannot be reached: "
                         f"{error.strerror or error} for {self.spec.join_seconds:.0f} s"
                     ) from None
@@ -274,17 +274,13 @@ class ProcessGroup:
     def note_record(self, update: int) -> None:
         """Note that an update's row of metrics is written; for rank 0."""
         with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
-            self._store.set(self._recorded, str(update))
+            self._store.set(f"{self.spec.attempt}/recorded", str(update))
 
     def newest_record(self) -> int:
         """Return the newest update whose row a rank 0 has written; 0 if none is known."""
         with suppress(RuntimeError):
-            return max(number_in(self._store, self._recorded), 0)
+            return max(number_in(self._store, f"{self.spec.attempt}/recorded"), 0)
         return 0
-
-    @property
-    def _recorded(self) -> str:
-        return f"{self.spec.attempt}/recorded"
 
     def note_end(self) -> None:
         """Note that the run has ended and is saved; for rank 0."""

@@ -345,8 +345,6 @@ class _Server:
             ports.append(target)
             self._ports[target] += 1
             return Answer(gateway=self._gateway)
-        if isinstance(target, int) and ask.host == self._settings.address:
-            return Answer(target)
         if here:
             return Answer(self._settings.services.get(str(target), 0))
         # A service is tried first, to say what is wrong; then all share one way to it.

@@ -162,7 +162,11 @@ class RunDirectory:
         path, previous = self.checkpoint_path("best" if best else "latest"), None
         if path.exists() and not best:
             previous = temporary_path(self.checkpoint_path("previous"), self._epoch)
-            _link(path, previous)
+            try:  # so that the newest exists at every moment
+                previous.hardlink_to(path)
+            except OSError:  # a file system without hard links
+                with writing(previous):
+                    shutil.copyfile(path, previous)
 
         def keep() -> None:
             self.check()
@@ -312,19 +316,6 @@ def fresh_folder(root: Path, recipe: str) -> Path:
         count += 1
         path = root / f"{stem}-{count}"
     return path
-
-
-def _link(path: Path, copy: Path) -> None:
-    """Make ``copy`` the same file as ``path``, so that ``path`` exists at every moment.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    try:
-        copy.hardlink_to(path)
-    except OSError:  # a file system without hard links
-        with writing(copy):
-            shutil.copyfile(path, copy)
 
 
 def take_lock(path: Path) -> TextIO | None:
