@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import (
     Aurora,
     Indigo,
@@ -14,6 +16,7 @@ from distrlcc.env.observations import (
     ScaleFreeRecent,
     ScaleFreeSpread,
 )
+from distrlcc.sim.scenario import Link, Scenario
 from tests.env.steps import interval_stats
 
 ONES = np.ones(1)
@@ -184,3 +187,17 @@ def test_spread_features_tell_a_jittering_path_from_a_queue() -> None:
         (found,) = space.observe(stats)
         assert found[ScaleFreeRecent.size :] == pytest.approx(expected, abs=1e-12)
         assert (found[: ScaleFreeRecent.size] == recent.observe(stats)[0]).all()
+
+
+@pytest.mark.parametrize(("action", "rate"), [("genet", 80.0), ("fine", 0.0)])
+def test_the_least_rate_is_the_minimum_and_a_slow_links_rate_is_not(
+    action: str, rate: float
+) -> None:
+    config = EnvConfig(suites=("slow",), action=action)
+    batch = LinkBatch(1, config, with_labels=False)
+    batch.load(0, Scenario("slow", Link(1.0, delay_ms=5.0)))
+    batch.hold(np.array([2.0]), np.array([rate]))
+    # 80 packets/s are the link's 83 nearly, and less than one in a round trip.
+    assert batch.at_minimum() == [rate == 0.0]
+    batch.hold(np.array([9.0]), np.array([batch.actions.least_rate]))
+    assert batch.at_minimum() == [rate > 0.0]

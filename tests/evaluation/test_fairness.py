@@ -90,6 +90,9 @@ def test_convergence_takes_until_every_flow_stays_near_its_share() -> None:
     assert np.isnan(convergence_times(soon_left)).all()
     for never_ran in (Flow(start_s=12.0), Flow(start_s=5.0, stop_s=5.0)):
         assert not len(convergence_times(_run((Flow(), never_ran), [[9.0] * 100, [0.0] * 100])))
+        three = (Flow(), Flow(start_s=2.0), never_ran)
+        found = convergence_times(_run(three, [12.0 - second, second, [0.0] * 100]))
+        assert found == pytest.approx([2.3])
     crowd = (Flow(), Flow(start_s=0.2), Flow(start_s=0.5))  # the third joins at once
     assert np.isnan(convergence_times(_run(crowd, [[4.0] * 100] * 3))).tolist() == [True, False]
     scores = fairness_of(never)

@@ -18,6 +18,7 @@ from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.types import TRUTH
 from tests.learn.toys import ToyEnv, collected, make_spec, same_weights
 from tests.trees import same
 
@@ -96,6 +97,7 @@ class ThreadReducer:
 RANKED = {
     "ppo": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_kl_loss=True)),
     "vtrace": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_vtrace=True)),
+    "privileged": (PPO, PPOConfig(num_epochs=2, sequence_length=4, privileged_critic=True)),
     "dagger": (Dagger, DaggerConfig(num_epochs=2, sequence_length=4)),
 }
 
@@ -161,7 +163,7 @@ def test_what_is_not_finite_is_refused_and_leaves_no_trace(name: str, spoiled: s
 def _started(learner: Learner) -> tuple[Collector, Rollout]:
     """Return what has collected the first update, and is to collect the next."""
     collector = Collector(ToyEnv(3, "memory"), learner.spec, seed=0)
-    rollout = Rollout.allocate(learner.spec, 16, 3, 4)
+    rollout = Rollout.allocate(learner.spec, 16, 3, 4, truth=len(TRUTH))
     collected(learner, collector, rollout)
     learner.update(rollout)
     return collector, rollout
@@ -169,7 +171,7 @@ def _started(learner: Learner) -> tuple[Collector, Rollout]:
 
 def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict[str, float]:
     collector = Collector(env, spec, seed=0)
-    rollout = Rollout.allocate(spec, 16, env.num_envs, 4)
+    rollout = Rollout.allocate(spec, 16, env.num_envs, 4, truth=len(TRUTH))
     for _ in range(2):
         collected(learner, collector, rollout, stop)
         metrics = learner.update(rollout)

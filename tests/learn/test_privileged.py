@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from numpy.typing import NDArray
 
@@ -25,17 +24,9 @@ COUNT, LENGTH = 64, 32
 class LuckyEnv(ToyEnv):
     """``match``, in which half of the environments pay 3 more: only the truth says which."""
 
-    def _luck(self) -> NDArray[np.float64]:
-        return 1.0 - 2.0 * (self.index % 2)
-
-    def _info(self) -> dict[str, Any]:
-        truth = np.zeros((self.num_envs, len(TRUTH)), np.float32)
-        truth[:, 0] = self._luck()
-        return super()._info() | {"truth": truth}
-
     def step(self, actions: NDArray[Any]) -> Any:
         obs, rewards, *rest = super().step(actions)
-        return obs, rewards + 3.0 * self._luck(), *rest
+        return obs, rewards + 3.0 * self.luck, *rest
 
 
 def _trained(config: PPOConfig, updates: int) -> tuple[PPO, Rollout, list[dict[str, float]]]:

@@ -19,6 +19,7 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.model import Learner
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
+from distrlcc.types import TRUTH
 
 Task = Literal["match", "track", "memory"]
 LENGTH = 8
@@ -44,6 +45,7 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
             else gym.spaces.Discrete(ACTIONS)
         )
         self.index = np.arange(first_index, first_index + count)
+        self.luck = 1.0 - 2.0 * (self.index % 2)
         self.clock = 0
         self.seed = 0
 
@@ -71,6 +73,7 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
         return {
             "expert_action": self.label.copy(),
             "at_minimum": ~rises,
+            "truth": np.tile(self.luck.astype(np.float32), (len(TRUTH), 1)).T,
             "outcome": np.zeros((self.num_envs, 3), np.float32),
         }
 

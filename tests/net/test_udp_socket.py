@@ -71,7 +71,7 @@ def test_a_process_without_room_for_sockets_gets_one_line() -> None:
             for _ in range(most + 1):
                 opened.enter_context(UdpSocket())
 
-        with pytest.raises(LinkError, match=r"no more sockets .* ulimit -n"):
+        with pytest.raises(LinkError, match=r"cannot open a UDP socket .* ulimit -n"):
             take_all()
 
 

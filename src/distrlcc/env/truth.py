@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from distrlcc.env.rewards import LinkView
 from distrlcc.sim.scenario import Link
+from distrlcc.types import PACKET_BYTES
 
 Float32 = NDArray[np.float32]
 
@@ -22,7 +23,7 @@ _STATIC = 6
 
 
 class Truth:
-    """Of N agents' links: what stays as it is in an episode, and what `of` adds for a step."""
+    """Of N agents' links: what an episode begins with, and what `of` adds for a step."""
 
     def __init__(self, n: int) -> None:
         """Allocate; `begin` fills."""
@@ -30,7 +31,8 @@ class Truth:
 
     def begin(self, n: int, link: Link, bdp: float, wait: float, in_kernel: bool) -> None:
         """Begin agent n's episode on a link of some packets' ``bdp`` and mean ``wait``, s."""
-        queue = link.queue.packets or _ENDLESS
+        limits = (link.queue.packets, link.queue.bytes and link.queue.bytes / PACKET_BYTES)
+        queue = min(filter(None, limits), default=_ENDLESS)
         self.static[n] = (
             np.log(np.clip(queue / max(bdp, 1.0), 0.01, 50.0)) / 2,
             20 * min(link.loss, 0.1),
@@ -41,9 +43,10 @@ class Truth:
         )
 
     def of(self, view: LinkView, duration: NDArray[np.float64]) -> Float32:
-        """Return what `TRUTH` names, ``[N, 12]``, all about 1 in size, after a step of a duration.
+        """Return what `distrlcc.types.TRUTH` names, ``[N, 12]``, all about 1 in size, after a step.
 
-        The step may be of the link before, where an episode has just begun.
+        It is of the link before where an episode has just begun. Of emulated links other flows are
+        not known.
         """
         n = len(duration)
         rate, rtt = np.maximum(view.mean_rate, 1e-3), np.maximum(view.base_rtt, 1e-4)

@@ -221,5 +221,6 @@ def _starts(run: SharedRun) -> FloatArray:
 
 def _changes(run: SharedRun) -> list[float]:
     """Return when flows join or leave, the beginning included, s."""
-    stops = run.stops_s
-    return sorted({0.0, *_starts(run), *stops[stops < run.scenario.duration_s]})
+    starts, stops = _starts(run), run.stops_s
+    ran, left = starts < stops, stops < run.scenario.duration_s
+    return sorted({0.0, *starts[ran], *stops[ran & left]})

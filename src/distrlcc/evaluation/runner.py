@@ -199,11 +199,8 @@ def _run(
     starts = np.minimum(starts, ends // 2)
     warm = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
     # Sums over steps, in the first second and after it.
-    sums, everyone, runs = (
-        np.zeros((2, 6, count)),
-        np.arange(count),
-        np.array([r for r, _ in parts]),
-    )
+    sums = np.zeros((2, 6, count))
+    everyone, runs = np.arange(count), np.array([run for run, _ in parts])
     drawn = {n: list[FloatArray]() for n, (run, _) in enumerate(parts) if run in steps}
     for then, now in simulate(contender, batch, scenarios, seed):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)

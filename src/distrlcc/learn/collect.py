@@ -164,6 +164,7 @@ class Collector:
         self._labels = self._labels_of(info)
         self._starts[:] = True
         self._silent[:] = 0
+        self._truth = np.zeros_like(self._truth)
         self._active = info.get("active")
         self._age[:] = 0
         self._started = True
@@ -197,7 +198,7 @@ class Collector:
             rollout.obs[t] = self._obs
             rollout.starts[t] = self._starts
             rollout.active[t] = True if self._active is None else self._active
-            if self._truth.size:
+            if self._truth.shape[1] == rollout.truth.shape[2]:
                 rollout.truth[t] = self._truth
             rollout.expert_actions[t] = self._labels
             actions = self._act(rollout, t, draws[t], stats)

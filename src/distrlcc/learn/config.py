@@ -129,7 +129,9 @@ class PPOConfig:
         if self.use_gae and not self.use_critic:
             raise ConfigError("use_gae needs a critic: set use_critic true or use_gae false")
         if self.privileged_critic and not self.use_critic:
-            raise ConfigError("privileged_critic needs a critic: set one of both the other way")
+            raise ConfigError(
+                "privileged_critic needs a critic: set use_critic true or privileged_critic false"
+            )
         if self.vtrace_c > self.vtrace_rho:
             raise ConfigError(
                 f"vtrace_c is {self.vtrace_c!r}, vtrace_rho {self.vtrace_rho!r}: expected vtrace_c "

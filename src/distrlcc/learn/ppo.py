@@ -1,6 +1,6 @@
 """Proximal policy optimisation (https://arxiv.org/abs/1707.06347), with RLlib's names and KL rule.
 
-Left out on purpose: separate networks, learning-rate search, early stop on KL. With several ranks
+Left out on purpose: separate trunks, learning-rate search, early stop on KL. With several ranks
 this is DD-PPO (https://arxiv.org/abs/1911.00357): the gradient is averaged over ranks each
 minibatch, and so are the statistics of advantages and observations; the number of minibatches is
 agreed, so that a rank whose rollout was cut short stays in step. Where an older policy acted,
@@ -171,11 +171,11 @@ class PPO(Learner):
         else:  # the policy that acted is the one that learns: generalised advantage estimation
             logp, values = rollout.logp[: rollout.steps], rollout.values[: rollout.steps]
         if self._privileged is not None:
-            rollout, values = self._corrected(rollout, values)
+            rollout, values = self._corrected(rollout)
         return logp, vtrace(rollout, logp, values, config.gamma, lambda_, **options)
 
-    def _corrected(self, rollout: Rollout, values: Float32) -> tuple[Rollout, Float32]:
-        """Return a rollout and its values with what the privileged critic adds.
+    def _corrected(self, rollout: Rollout) -> tuple[Rollout, Float32]:
+        """Return a rollout, and its steps' values, with what the privileged critic adds.
 
         What an episode was cut off at, and what follows the rollout, are a step later than the last
         that it can see: they get the same.
@@ -183,7 +183,8 @@ class PPO(Learner):
         assert self._privileged is not None
         steps = rollout.steps
         obs, truth = self.normalize(rollout.obs[:steps]), rollout.truth[:steps]
-        inputs = (torch.from_numpy(a).to(self.device) for a in (obs, rollout.values[:steps], truth))
+        values = rollout.values[:steps]
+        inputs = (torch.from_numpy(array).to(self.device) for array in (obs, values, truth))
         with torch.no_grad():
             beyond = self._privileged(*inputs).cpu().numpy()
         final = rollout.final_values.copy()
@@ -231,7 +232,8 @@ class PPO(Learner):
         if self._privileged is not None:
             given, truth = batch.columns[3], batch.columns[4:].movedim(0, -1)
             error = given + self._privileged(batch.obs, given, truth) - targets
-            loss = loss + config.vf_loss_coeff * batch.mean(error.square())
+            known = batch.mean(error.square().clamp(max=config.vf_clip_param))
+            loss = loss + config.vf_loss_coeff * known
         if config.use_kl_loss:
             loss = loss + self._kl_coeff * kl
         with torch.no_grad():

@@ -48,9 +48,9 @@ class UdpSocket:
         try:
             self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         except OSError as error:
-            raise LinkError(
-                f"no more sockets ({error.strerror}); take fewer links, or raise ulimit -n"
-            ) from None
+            few = error.errno in (errno.EMFILE, errno.ENFILE)
+            remedy = "; take fewer links, or raise ulimit -n" if few else ""
+            raise LinkError(f"cannot open a UDP socket ({error.strerror}){remedy}") from None
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)

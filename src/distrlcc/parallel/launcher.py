@@ -160,8 +160,7 @@ class Launcher:
                 self._begin(self._specs[0].attempt + 1)
                 failure = self._watch(stopper)
             # Report how it ended.
-            own_fault = failure is not None and failure.exit_code == DistrlccError.exit_code
-            if failure is not None and (own_fault or not stopper.signal):
+            if failure is not None and (_own_fault(failure) or not stopper.signal):
                 raise failure
             if stopper.signal:
                 self._outcome.code = 128 + stopper.signal
@@ -263,8 +262,7 @@ class Launcher:
                 failure = GroupError(told)
                 if spec.elastic and not stopper.signal:
                     return None if self._children else failure
-        left_out = failure.exit_code == LEFT_OUT
-        own_fault = not left_out and failure.exit_code != GroupError.exit_code
+        left_out, own_fault = failure.exit_code == LEFT_OUT, _own_fault(failure)
         # At the end of a run only an error of its own counts.
         if not own_fault and (stopper.signal or self._ended):
             return None
@@ -320,6 +318,11 @@ class Launcher:
             child.process.kill()
         for child in self._children:
             child.process.join(limits().stop)
+
+
+def _own_fault(failure: DistrlccError) -> bool:
+    """Say whether it would come again, and so ends the run, whoever else goes on."""
+    return failure.exit_code not in (GroupError.exit_code, LEFT_OUT)
 
 
 def _death_of_server() -> str:

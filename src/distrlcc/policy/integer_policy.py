@@ -86,9 +86,10 @@ class IntegerPolicy:
     def _observe(self) -> None:
         rows = self.rows
         rows["now"]["duration"] = np.maximum(rows["now"]["duration"], 1)
+        least = self._least("", WINDOW_US)
         space = list(layout.SPACES)[int(self.policy["observation"])]
         if space.startswith("scale-free"):
-            min_rtt, ln_mean, rate, ln_cwnd = self._scale_free()
+            min_rtt, ln_mean, rate, ln_cwnd = self._scale_free(least)
             if space != "scale-free":
                 self._recent(min_rtt, ln_mean, rate, ln_cwnd)
             if space == "scale-free-spread":
@@ -115,12 +116,11 @@ class IntegerPolicy:
         """Return ln((rate * time + 0.1) / cwnd)."""
         return np.asarray(ln(rate * np.minimum(us, MOST_US) + TENTH) - LN_RATE_SECOND - ln_cwnd)
 
-    def _scale_free(self) -> tuple[Ints, Ints, Ints, Ints]:
+    def _scale_free(self, min_rtt: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         rows, put = self.rows, self.rows["observation"].T
         duration, acked, lost, ever = map(self._signed, ("duration", "acked", "lost", "min_rtt"))
         seen = acked > 0
         # The path's least RTT, and the step's mean one.
-        min_rtt = self._least("", WINDOW_US)
         min_rtt = np.where(min_rtt == 0, ever, min_rtt)
         min_rtt = np.where(ever == 0, 100_000, min_rtt)
         ln_min = ln(min_rtt)

@@ -94,7 +94,7 @@ __noinline __u64 path_rtt(struct connection *c)
 
 	if (!c)
 		return 0;
-	rtt = least_long(c);
+	rtt = least_of(c->least, c->least_before);
 	if (!c->now.min_rtt)
 		return 100000;
 	return rtt ? rtt : c->now.min_rtt;
@@ -295,6 +295,7 @@ __noinline int observe(struct connection *c)
 		return 0;
 	space = POLICY_OF(c)->observation;
 	c->now.duration |= !c->now.duration;
+	least_long(c);
 	if (space == INDIGO || space == INDIGO_MIN_RTT)
 		return see_indigo(c);
 	if (space == AURORA || space == GENET)
