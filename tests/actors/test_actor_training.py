@@ -66,7 +66,8 @@ class Workers:
         assert _source(training).queue.take(len(segments), training.counters.update) == segments
         metrics = training.learner.update(concatenate([s.rollout for s in segments]))
         training.commit(stats)
-        training.alarm.check(stats)
+        if training.alarm is not None:
+            training.alarm.check(stats)
         return metrics
 
     def segment(self) -> Segment:
