@@ -230,6 +230,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def _fitting(self, draw: float, number: int, room: int) -> Scenario:
         """Return a scenario; where rooms differ, the first that fills more than half of one."""
         for attempt in range(_MOST_DRAWS if self.config.rooms else 1):
+            # Again by the suites' weights, so that those that fit keep theirs among them.
             place = float(uniform(np.uint64(number), attempt)) if attempt else draw
             suite = self._suites[int(np.searchsorted(self._suite_edges, place, side="right"))]
             scenario = suite.scenario(self.split, number + attempt)
