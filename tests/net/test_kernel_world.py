@@ -202,6 +202,15 @@ def test_losses_rates_and_times_are_as_on_other_links(links: WorldProcess) -> No
     assert _sum(short[:10], "sent") == _used(short[-10:]) == 0 < _used(short)
 
 
+def test_a_window_is_filled_while_losses_are_repaired(links: WorldProcess) -> None:
+    link = Link(rate_mbps=48.128, delay_ms=10.0, queue_packets=200, loss=0.02)
+    links.load(0, Scenario("test", link))
+    results = _run(links, 200, 100.0)[50:]
+    assert _sum(results, "lost") > 50
+    # It was 76 to 83 when no more went out than had come in, plus one packet for each ACK.
+    assert np.mean([result.stats.inflight for result in results]) > 90
+
+
 def test_a_rival_shares_the_link(links: WorldProcess) -> None:
     _load(links, Flow(), Flow("cubic"))
     shared = _run(links, 200, 40.0)

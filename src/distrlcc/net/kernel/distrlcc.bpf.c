@@ -157,7 +157,7 @@ static __always_inline void close_steps(struct connection *c, __u64 now)
 }
 
 /* Gives the socket its window and pacing rate. */
-static __always_inline void apply(struct sock *sk, struct connection *c, __u64 conserved)
+static __always_inline void apply(struct sock *sk, struct connection *c, __u64 slow_start)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct policy *p = POLICY_OF(c);
@@ -173,9 +173,9 @@ static __always_inline void apply(struct sock *sk, struct connection *c, __u64 c
 		srtt = 4 * ((__u64)c->rate * srtt >> 16) / SECOND_US;
 		cwnd = p->follows && cwnd < srtt ? cwnd : srtt;
 	}
-	/* While losses are repaired, no more goes out than came in (packet conservation). */
-	if (conserved < cwnd)
-		cwnd = conserved;
+	/* After a timeout all counts as lost: what is sent again starts slowly. */
+	if (slow_start < cwnd)
+		cwnd = slow_start;
 	cwnd = cwnd < floor ? floor : cwnd;
 	tp->snd_cwnd = cwnd > tp->snd_cwnd_clamp ? tp->snd_cwnd_clamp : cwnd;
 	sk->sk_pacing_rate = rate < most ? rate : most;
@@ -239,7 +239,7 @@ int cong_control(__u64 *arguments)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct connection *c = bpf_sk_storage_get(&connections, sk, 0, 0);
 	__u32 generation = control.generation;
-	__u64 conserved = NEVER;
+	__u64 slow_start = NEVER;
 	struct place *place = 0;
 	struct acked a = {};
 
@@ -283,9 +283,9 @@ int cong_control(__u64 *arguments)
 		place->seen = c->now;
 		place->seen_step = c->step;
 	}
-	if (a.state >= TCP_CA_Recovery)
-		conserved = a.inflight + 1 + (a.state == TCP_CA_Loss ? 2 : 1) * a.acked;
-	apply(sk, c, conserved);
+	if (a.state == TCP_CA_Loss)
+		slow_start = a.inflight + 1 + 2 * a.acked;
+	apply(sk, c, slow_start);
 	return 0;
 }
 
