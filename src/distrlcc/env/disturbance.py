@@ -18,8 +18,8 @@ The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and 
 
 - Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, of all flows
   of the link. TCP tells the RTT of the newest packet of each acknowledgement: `TELLS_NEWEST` of
-  `distrlcc.sim.layout`, by which a packet tells the next one's where both are acknowledged at
-  once. The batch has both.
+  `distrlcc.sim.layout`, by which all packets that are acknowledged at once tell the newest's. The
+  batch has both.
 - A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
   the window in force stays meanwhile.
 - That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.

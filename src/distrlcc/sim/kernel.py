@@ -15,8 +15,8 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
 - A link may shape ACKs. A receiver that delays them holds that of a packet until its next packet
   comes, whose ACK is that of both, or for 40 ms; not of one after a gap. An ACK then waits for a
   share of the jitter that is a hash of the newest packet's name, and for the next tick.
-- With `TELLS_NEWEST`, which the judge does not have, a packet adds the RTT of the next one to its
-  step's sums where both are acknowledged at one time: a sender that has a sample for each ACK.
+- With `TELLS_NEWEST`, which the judge does not have, all packets that are acknowledged at one time
+  add the RTT of the newest to their step's sums: a sender that has a sample for each ACK.
 - Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
 - A live link's queue may mark packets of flows that take marks (ECN); the packet's ACK says so.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
@@ -542,11 +542,15 @@ def advance(
                     if min_rtt == 0 or last_rtt < min_rtt:
                         min_rtt = last_rtt
                     rtt = last_rtt
-                    if tells_newest and head < tail:
-                        # The next packet's, if it is acknowledged at the same time.
-                        newer = ring_start + (head & ring_mask)
-                        if ring[newer, col.R_ACK_TIME] == now:
-                            rtt = now - ring[newer, col.R_SEND_TIME]
+                    if tells_newest:
+                        # That of the newest packet that is acknowledged at the same time.
+                        newer = head
+                        while newer < tail:
+                            place = ring_start + (newer & ring_mask)
+                            if ring[place, col.R_ACK_TIME] != now:
+                                break
+                            rtt = now - ring[place, col.R_SEND_TIME]
+                            newer += 1
                     rtt_min = min(rtt_min, rtt)
                     rtt_max = max(rtt_max, rtt)
                     rtt_sum += rtt
