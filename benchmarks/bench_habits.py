@@ -4,7 +4,7 @@ python -m benchmarks habits
 python -m benchmarks habits --suite links.toml --out habits.png --json -
 
 The kernel's observations are read from the program's own record of a connection, each 10 ms. The
-simulator has the same links, whose packets and ACKs leave in whole ms, as the emulator's do.
+simulator has the same links, with the opportunities in whole ms that the emulator gives them.
 """
 
 from __future__ import annotations
@@ -120,9 +120,7 @@ def measure(contender: Contender, scenario: Scenario) -> dict[str, Seen]:
             (place / "link.up").write_text("".join(f"{time}\n" for time in times))
             link = replace(link, rate_mbps=None, trace=str(place / "link.up"))
         alone = replace(scenario, link=link, flows=(Flow("agent"),))
-        ticking = replace(alone, link=replace(link, ack_tick_ms=1.0))
         (place / "link.toml").write_text(to_toml(alone), encoding="utf-8")
-        (place / "simulated.toml").write_text(to_toml(ticking), encoding="utf-8")
         found = {"kernel": _in_kernel(contender, place, scenario.duration_s)}
         for name, changes in SIMULATED.items():
             found[name] = _simulated(contender, place, scenario.duration_s, changes)
@@ -148,7 +146,7 @@ def _in_kernel(contender: Contender, folder: Path, seconds: float) -> Seen:
 def _simulated(contender: Contender, folder: Path, seconds: float, changes: dict[str, Any]) -> Seen:
     config = replace(
         contender.env_config(),
-        suites=(str(folder / "simulated.toml"),),
+        suites=(str(folder / "link.toml"),),
         episode_s=seconds,
         stagger=False,
         **changes,

@@ -222,7 +222,6 @@ def test_a_share_of_the_links_has_agents_in_the_kernel() -> None:
     for _ in range(2):
         links, inside = env.batch.simulator.links, env.batch.disturbance.in_kernel[:: CONFIG.agents]
         np.testing.assert_array_equal(links[:, col.DELAYED_ACKS] == 1, inside)
-        np.testing.assert_array_equal(links[:, col.TELLS_NEWEST] == 1, inside)
         first = inside.copy()
         env.step(np.full(160, 2))
         for _ in range(round(100 * CONFIG.episode_s)):

@@ -85,39 +85,6 @@ def test_acks_are_delayed_and_bunched_as_computed_by_hand() -> None:
     assert _ack_times(replace(link, ack_tick_ms=8), 5, 1) == [24.0, 24.0, 24.0, 24.0, 32.0]
 
 
-@pytest.mark.parametrize(
-    "link",
-    [
-        Link(rate_mbps=12.032, delay_ms=10, delayed_acks=True),
-        Link(trace="constant:12.032", delay_ms=10, delayed_acks=True, loss=0.02),
-        Link(rate_mbps=12.032, delay_ms=10, delayed_acks=True, aqm="codel:packets=100"),
-        Link(rate_mbps=12.032, delay_ms=10, delayed_acks=True, ack_tick_ms=8),
-        Link(trace="constant:96", delay_ms=10, queue_packets=200, delayed_acks=True),
-    ],
-)
-def test_of_packets_acknowledged_together_the_newest_may_tell_the_rtt(link: Link) -> None:
-    simulator, sums = Simulator(1, 1, log_packets=1000), []
-    simulator.load(0, Scenario("told", link, (Flow("cubic"),), seed=2))
-    simulator.links[0, col.TELLS_NEWEST] = 1
-    for _ in range(300):
-        simulator.advance(STEP)
-        row = simulator.flows[0]
-        sums.append([row[col.STEP_ACKED], row[col.STEP_RTT_SUM], row[col.STEP_RTT_MAX]])
-    # From the log: a packet tells the RTT of the newest one that is acknowledged when it is.
-    log = simulator.log[1 : int(simulator.log[0, 0]) + 1]
-    acked = log[(log[:, 3] > 0) & (log[:, 3] < 300 * STEP)]
-    together = np.diff(acked[:, 3]) == 0
-    newest = dict(zip(acked[:, 3].tolist(), acked[:, 1].tolist(), strict=True))
-    expected = np.zeros((300, 3), np.int64)
-    for ack in acked[:, 3].tolist():
-        told = newest[ack]
-        row = expected[ack // STEP]
-        row += 1, ack - told, 0
-        row[2] = max(row[2], ack - told)
-    assert together.mean() > 0.4
-    np.testing.assert_array_equal(sums, expected)
-
-
 def test_acks_jitter_uniformly_and_none_overtakes() -> None:
     # So far apart that none waits for the one before it.
     slow = Link(rate_mbps=12.032 / 50, delay_ms=10, ack_jitter_ms=30)

@@ -103,14 +103,16 @@ def test_hard_links_are_what_their_names_say() -> None:
         assert (trace.times_ns % 1_000_000 == 0).all()
         assert 4.9 <= trace.mean_mbps <= 100.1
         assert link.trace == f"constant:{trace.mean_mbps:.5f}"
-        assert link.ack_tick_ms == 1
+        assert link.ack_tick_ms in (0, 1)
         assert 0 <= link.ack_jitter_ms <= 1
     assert 20 <= sum(link.delayed_acks for link in links["whole-ms"]) <= 44
     assert max(link.ack_jitter_ms for link in links["whole-ms"]) > 0.8
     lossy = links["lossy"]
     assert all(0.001 <= link.loss <= 0.02 and 0.3 <= link.ack_jitter_ms <= 3 for link in lossy)
     assert 20 <= sum(link.trace is not None for link in lossy) <= 44
-    assert all((link.trace is not None) == (link.ack_tick_ms == 1) for link in lossy)
+    ticking = [link.ack_tick_ms == 1 for link in (*links["whole-ms"], *lossy) if link.trace]
+    assert 0.3 < sum(ticking) / len(ticking) < 0.7
+    assert not any(link.ack_tick_ms for link in lossy if link.trace is None)
     paired = [link.ack_jitter_ms for link in lossy if link.delayed_acks]
     assert min(paired) < 0.9 < max(paired)
     rtts = [2 * link.delay_ms for link in links["long"]]

@@ -291,11 +291,9 @@ class LinkBatch(AgentBatch):
 
     def _put(self, n: int, scenario: Scenario) -> Scenario:
         """Put a scenario into the simulator, and return it as it is there."""
-        in_kernel = self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]
-        if in_kernel:
+        if self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]:
             scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
         self.simulator.load(n, scenario)
-        self.simulator.links[n, col.TELLS_NEWEST] = in_kernel
         return scenario
 
     def load(self, n: int, scenario: Scenario) -> None:

@@ -17,9 +17,7 @@ meets one later may stay there.
 The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
 
 - Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, of all flows
-  of the link. TCP tells the RTT of the newest packet of each acknowledgement: `TELLS_NEWEST` of
-  `distrlcc.sim.layout`, by which all packets that are acknowledged at once tell the newest's. The
-  batch has both.
+  of the link, which the batch has.
 - A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
   the window in force stays meanwhile.
 - That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
@@ -170,7 +168,7 @@ class Disturbance:
         high = np.where(carried, np.maximum(stats.rtt_max, before), stats.rtt_max)
         self._late = np.where(active, late, 0.0)
         self._late_rtt = self._late * rtt
-        samples = np.maximum(np.where(self.in_kernel, acked / 2, acked), 1.0)
+        samples = np.maximum(acked, 1.0)
         harmonic = np.maximum(np.log(samples) + _EULER + 0.5 / samples, 1.0)
         low = np.where(seen, low + mean / samples, 0.0)
         # The newest sample and the least ever, of those that were measured.

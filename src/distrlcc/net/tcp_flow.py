@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from distrlcc.errors import LinkError
 from distrlcc.limits import limits
 from distrlcc.net.command_group import wait_for_start
+from distrlcc.processes import run_soon
 
 _CHUNK = bytes(1 << 16)
 _SAMPLE_SECONDS = 0.01
@@ -174,6 +175,7 @@ def _connect(host: str, port: int, control: str) -> socket.socket:
 
 if __name__ == "__main__":
     what, host, port, *rest = sys.argv[1:]
+    run_soon()
     try:
         if what == "sink":
             sink(host, int(port), float(rest[0]), *map(int, rest[1:]))

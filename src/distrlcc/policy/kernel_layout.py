@@ -114,7 +114,7 @@ CONNECTION = np.dtype(
         *_named("<u8", "recent_window recent_least recent_least_before"),
         *_named("<i8", "delay slow_delay fast slow top loss quick cwnd_fast cwnd_slow rtt"),
         *_named("<i8", "floor quantile spread slow_spread lately cwnd rate answer"),
-        *_named("<u4", "generation action delivered sent lost state limited step heard unused"),
+        *_named("<u4", "generation action delivered sent lost state limited step heard srtt"),
         ("guard", GUARD),
         ("observation", "<i8", MAX_INPUTS),
         ("hidden", "<i8", MAX_STATE),

@@ -111,13 +111,14 @@ _PER_100_MS = 8 * PACKET_BYTES / 1e5
 
 
 def in_whole_ms(link: Link, u: list[float]) -> Link:
-    """Packets and ACKs leave in whole ms, as an emulator's; the host holds ACKs for up to 0-1 ms.
+    """Packets leave in whole ms, as an emulator's, and the host holds ACKs for up to 0-1 ms.
 
-    On half of the links ACKs come in pairs.
+    On half of the links ACKs come in pairs, on half they leave in whole ms, too.
     """
     rate = _PER_100_MS * max(1, round((link.rate_mbps or 0.0) / _PER_100_MS))
+    tick = float(u[2] < 0.5)
     link = replace(link, rate_mbps=None, trace=f"constant:{rate:.5f}", delayed_acks=u[0] < 0.5)
-    return replace(link, ack_jitter_ms=round(u[1], 3), ack_tick_ms=1.0)
+    return replace(link, ack_jitter_ms=round(u[1], 3), ack_tick_ms=tick)
 
 
 def with_losses(link: Link, u: list[float]) -> Link:
@@ -153,7 +154,7 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
 def hard_link(name: str, split: str, index: int) -> Scenario:
     """Return a link of one of the suites `HARD`."""
     wide, change = HARD[name]
-    u = draws(name, split, index, 8)
+    u = draws(name, split, index, 9)
     return Scenario(f"{name}/{split}/{index}", change(wide.link(u), u[3:]), seed=index)
 
 

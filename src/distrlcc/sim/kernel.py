@@ -15,8 +15,6 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
 - A link may shape ACKs. A receiver that delays them holds that of a packet until its next packet
   comes, whose ACK is that of both, or for 40 ms; not of one after a gap. An ACK then waits for a
   share of the jitter that is a hash of the newest packet's name, and for the next tick.
-- With `TELLS_NEWEST`, which the judge does not have, all packets that are acknowledged at one time
-  add the RTT of the newest to their step's sums: a sender that has a sample for each ACK.
 - Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
 - A live link's queue may mark packets of flows that take marks (ECN); the packet's ACK says so.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
@@ -190,7 +188,6 @@ def advance(
         row_end = times[n, segment + 1] if segment + 1 < segments else FOREVER
         queue_ring = link[col.QUEUE_RING_START]
         shapes_acks = link[col.SHAPES_ACKS] == 1
-        tells_newest = link[col.TELLS_NEWEST] == 1
         n_flows = link[col.FLOWS]
         live = False
         if aqm is not None:
@@ -541,19 +538,9 @@ def advance(
                     last_rtt = now - send_time
                     if min_rtt == 0 or last_rtt < min_rtt:
                         min_rtt = last_rtt
-                    rtt = last_rtt
-                    if tells_newest:
-                        # That of the newest packet that is acknowledged at the same time.
-                        newer = head
-                        while newer < tail:
-                            place = ring_start + (newer & ring_mask)
-                            if ring[place, col.R_ACK_TIME] != now:
-                                break
-                            rtt = now - ring[place, col.R_SEND_TIME]
-                            newer += 1
-                    rtt_min = min(rtt_min, rtt)
-                    rtt_max = max(rtt_max, rtt)
-                    rtt_sum += rtt
+                    rtt_min = min(rtt_min, last_rtt)
+                    rtt_max = max(rtt_max, last_rtt)
+                    rtt_sum += last_rtt
                     step_lost += lost
                     if ewmas is not None:
                         delay = (last_rtt - min_rtt) * 1e-6

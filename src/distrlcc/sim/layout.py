@@ -56,8 +56,7 @@ POLICER_TOKENS = 38  # in the bucket at the last arrival
 POLICER_TIME = 39  # time of that arrival
 MARK = 40  # packets above which a droptail marks; FOREVER: never
 FLOWS = 41  # flows on the link; rows for others, up to K, are not looked at
-TELLS_NEWEST = 42  # 1: of packets that are acknowledged together, steps count the newest's RTT
-LINK_COLUMNS = 43
+LINK_COLUMNS = 42
 
 DROPTAIL, CODEL, PIE = range(3)
 

@@ -17,6 +17,14 @@ static __always_inline __u64 eighths(__u64 old, __u64 sample, __u64 packets, boo
 	return old + (((__s64)(sample - old) * (__s64)packets) >> 3);
 }
 
+/* The RTT of the oldest packet that was acknowledged, which TCP has smoothed; it tells the newest's. */
+static __always_inline long oldest_rtt(struct connection *c, struct tcp_sock *tp, long newest)
+{
+	long oldest = (long)tp->srtt_us - c->srtt + (c->srtt >> 3);
+
+	return c->srtt && oldest > newest ? oldest : newest;
+}
+
 /* Counts an acknowledgement into the step that has begun. */
 static __always_inline void count(struct connection *c, struct tcp_sock *tp,
 				  const struct rate_sample *rs, struct acked *a)
@@ -24,22 +32,24 @@ static __always_inline void count(struct connection *c, struct tcp_sock *tp,
 	__u32 space = POLICY_OF(c)->observation;
 	struct interval *now = &c->now;
 	bool fresh = !now->acked;
-	long rtt = rs->rtt_us, flight = rs->interval_us;
+	long rtt = rs->rtt_us, flight = rs->interval_us, oldest = oldest_rtt(c, tp, rtt);
 	__u64 sample;
 
 	now->acked += a->acked;
 	now->lost += a->lost;
 	now->sent += (__u32)(tp->data_segs_out - c->sent);
 	c->sent = tp->data_segs_out;
-	now->inflight = rs->prior_in_flight;
+	c->srtt = tp->srtt_us;
 	c->limited = a->limited;
-	/* A delayed ACK's wait is not the path's: taken for a queue, it would hold a window of 2. */
-	if (rtt > 0 && !(rs->is_ack_delayed && now->min_rtt)) {
-		now->rtt_sum += rtt;
-		now->rtt_count++;
+	/* A delayed ACK's wait is not the path's: taken for a queue, it would hold a window of 2. What
+	 * repairs a loss is timed by stamps of whole ms, and may look faster than the path.
+	 */
+	if (rtt > 0 && (__u64)rtt % 1000 && !(rs->is_ack_delayed && now->min_rtt)) {
+		now->rtt_sum += rtt + oldest;
+		now->rtt_count += 2;
 		now->rtt_last = rtt;
 		now->rtt_min = least_of(now->rtt_min, rtt);
-		now->rtt_max = greatest(now->rtt_max, rtt);
+		now->rtt_max = greatest(now->rtt_max, oldest);
 		now->min_rtt = least_of(now->min_rtt, rtt);
 	}
 	if ((space != INDIGO && space != INDIGO_MIN_RTT) || !now->rtt_last || !a->acked)

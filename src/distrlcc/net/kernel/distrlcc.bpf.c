@@ -209,6 +209,7 @@ void BPF_PROG(start, struct sock *sk)
 	c->delivered = c->guard.round = tp->delivered;
 	c->lost = tp->lost;
 	c->sent = tp->data_segs_out;
+	c->srtt = tp->srtt_us;
 	begin(c, generation);
 	if (place)
 		follow(c, place);
@@ -263,6 +264,7 @@ int cong_control(__u64 *arguments)
 		begin(c, generation);
 	}
 	a.now = tp->tcp_mstamp;
+	c->now.inflight = rs->prior_in_flight; /* at the end of a step that ended before it */
 	if (place)
 		follow(c, place);
 	else
@@ -275,7 +277,7 @@ int cong_control(__u64 *arguments)
 	c->heard = a.now;
 	a.inflight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
 	a.prior_delivered = rs->prior_delivered;
-	a.limited = rs->is_app_limited;
+	a.limited = rs->is_app_limited && tp->app_limited;
 	a.state = c->state;
 	count(c, tp, rs, &a);
 	guard(c, &a);

@@ -32,7 +32,7 @@ struct sock {
 struct tcp_sock {
 	__u64 tcp_mstamp;
 	__u32 retrans_out, lost_out, sacked_out, packets_out, lost, delivered, data_segs_out;
-	__u32 srtt_us, mss_cache, snd_cwnd, snd_cwnd_clamp, snd_ssthresh;
+	__u32 srtt_us, mss_cache, snd_cwnd, snd_cwnd_clamp, snd_ssthresh, app_limited;
 } __core;
 
 struct rate_sample {

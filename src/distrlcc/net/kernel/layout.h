@@ -85,7 +85,7 @@ struct connection {
 	__s64 floor, quantile, spread, slow_spread, lately; /* lately: greatest fast rate */
 	__s64 cwnd, rate, answer;
 	__u32 generation, action, delivered, sent, lost, state, limited, step;
-	__u32 heard, unused; /* heard: us */
+	__u32 heard, srtt; /* us; srtt eight times */
 	struct guard guard;
 	__s64 observation[MAX_INPUTS], hidden[MAX_STATE], cell[MAX_STATE];
 	__s64 buffer[2 * MAX_ROWS + MAX_COLUMNS];
