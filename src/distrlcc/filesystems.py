@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from distrlcc.errors import ConfigError, DistrlccError, OutputError
 from distrlcc.files import require_writable, write_atomically
@@ -22,6 +22,8 @@ T = TypeVar("T")
 _BYTES_PER_SECOND = 500_000
 """An operation may take a second longer for each so many bytes."""
 _DENIED = "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
+_SECRETS = {"client_secret", "sig"}
+"""Keys of a URL whose values are nobody else's business."""
 _PYARROW = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 
 
@@ -47,6 +49,11 @@ def storage_filesystem(url: str, *, check: bool = True) -> tuple[Any, str]:
         return within(found)
     except (OSError, ValueError, DistrlccError) as error:
         raise storage_error(url, error) from None
+
+
+def absolute(url: str) -> str:
+    """Return a folder's whole path, since other processes run elsewhere; a URL as it is."""
+    return url if "://" in url or not url else str(Path(url).absolute())
 
 
 def is_folder(filesystem: Any) -> bool:
@@ -107,7 +114,9 @@ def _open(url: str) -> tuple[Any, str]:
         if not url:
             raise ConfigError("--storage is empty; expected a folder or a URL")
         return fs.LocalFileSystem(), str(Path(url).absolute())
-    if "@" in urlsplit(url).netloc and scheme not in ("abfs", "abfss", "hdfs", "viewfs"):
+    parts = urlsplit(url)
+    named = "@" in parts.netloc and scheme not in ("abfs", "abfss", "hdfs", "viewfs")
+    if named or parts.password or _SECRETS & parse_qs(parts.query).keys():
         raise ConfigError(
             "--storage holds a user or a key, which would be written down with the run; give "
             "credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

@@ -136,6 +136,30 @@ def test_indigos_averages_are_counted(name: str, network: None, space: str) -> N
             wait_until(lambda: bool(seen["delivery_rate"] > 0 and seen["send_rate"] > 0))
 
 
+def test_of_packets_with_one_acknowledgement_the_oldests_round_trip_counts_too(
+    name: str, network: None
+) -> None:
+    with closing(kernel_world.register(follower(), "test", name)) as control:
+        near, far = connect()
+        place = control.places()[5:6]
+        place["cwnd"], control.control["beat"] = 20 << 24, time.monotonic_ns()
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 6)
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        between = []
+        with near, far:
+            for step in range(1, 31):  # Linux acknowledges the first 16 packets at once
+                place["step"], control.control["beat"] = step, time.monotonic_ns()
+                near.send(bytes(20_000))
+                time.sleep(0.01)
+                near.send(bytes(20_000))
+                time.sleep(0.06)
+                far.recv(40_000)
+                seen = place["seen"][0]
+                between.append(int(seen["rtt_max"]) - int(seen["rtt_last"]))
+    assert 9_000 < np.median(between[-10:]) < 20_000
+
+
 @pytest.fixture(scope="module")
 def links() -> Iterator[WorldProcess]:
     """A process with a link, which each test loads anew, until one kills it."""

@@ -26,17 +26,18 @@ def _population(count: int, **settings: Any) -> tuple[Any, Any]:
     config = TuneConfig(recipe("quickstart"), WORDS, pbt=PBTConfig(log_config=False, **settings))
     population = Population(config)
     population.set_search_properties("score", "max")
-    trials, marked = list[Any](), list[Any]()
+    trials, marked, live = list[Any](), list[Any](), set[Any]()
     for number in range(count):
         trial = Trial("member", config={"ppo.lr": 1e-3 * (1 + number)}, stub=True)
         trial.trial_id, trial.custom_trial_name = f"{number}", f"member-{number:05}"
         trials.append(trial)
+        live.add(trial)
     return population, SimpleNamespace(
         search_alg=None,
         trials=trials,
         marked=marked,
         get_trials=lambda: trials,
-        get_live_trials=lambda: trials,
+        get_live_trials=lambda: live,
         pause_trial=lambda trial, should_checkpoint: None,
         _mark_trial_to_checkpoint=marked.append,
         _schedule_trial_save=lambda trial, result: f"checkpoint of {trial}",
@@ -68,6 +69,46 @@ def test_a_resumed_population_does_not_leave_out_a_look(reported: int) -> None:
         population.on_trial_result(controller, trial, metrics)
     assert controller.trials[-1].config["ppo.lr"] != 3e-3  # the worst has copied the best
     assert controller.trials[0].config["ppo.lr"] == 1e-3
+
+
+@pytest.mark.parametrize("status", ["ERROR", "TERMINATED"])
+def test_a_population_does_not_wait_for_a_member_that_is_gone(status: str) -> None:
+    population, controller = _population(3, synch=True)
+    for trial in controller.trials:
+        population.on_trial_add(controller, trial)
+        kept = SimpleNamespace(checkpoint="kept", metrics={})
+        trial.run_metadata.checkpoint_manager.register_checkpoint(kept)
+    for trial, score in zip(controller.trials[:2], (1.0, 0.0), strict=True):
+        decision = population.on_trial_result(controller, trial, {"update": 20, "score": score})
+        trial.set_status("PAUSED")
+        assert decision == "PAUSE"
+    *waiting, gone = controller.trials
+    gone.set_status("RUNNING")
+    assert population.choose_trial_to_run(controller) is None
+    gone.set_status(status)
+    assert population.choose_trial_to_run(controller) in waiting
+    assert waiting[1].config["ppo.lr"] != 2e-3  # it has copied the other
+
+
+def test_reports_may_be_farther_apart_than_looks() -> None:
+    population, controller = _population(2, synch=True)
+    for trial in controller.trials:
+        population.on_trial_add(controller, trial)
+    for update in (40, 80):
+        for trial in controller.trials:
+            population.on_trial_result(controller, trial, {"update": update, "score": 1.0})
+            trial.set_status("PAUSED")
+        assert population.choose_trial_to_run(controller) is not None
+
+
+def test_a_member_that_is_started_again_does_not_wait() -> None:
+    population, controller = _population(2, synch=True)
+    member = controller.trials[0]
+    population.on_trial_add(controller, member)
+    kept = SimpleNamespace(checkpoint="kept", metrics={"update": 20, "score": 1.0})
+    member.run_metadata.checkpoint_manager.register_checkpoint(kept)
+    population.on_trial_add(controller, member)
+    assert member.status == "PENDING"
 
 
 @pytest.mark.parametrize(("status", "stops"), [("RUNNING", [15]), ("TERMINATED", [])])

@@ -8,6 +8,7 @@ from pathlib import Path
 from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.config import from_toml, override, read_toml
 from distrlcc.errors import ConfigError
+from distrlcc.filesystems import absolute
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
@@ -85,7 +86,10 @@ def run_config(args: Namespace) -> RunConfig:
 def run_options(args: Namespace) -> RunOptions:
     """Return where a run writes."""
     return RunOptions(
-        args.out, resume=args.resume, tensorboard=not args.no_tensorboard, storage=args.storage
+        args.out,
+        resume=args.resume,
+        tensorboard=not args.no_tensorboard,
+        storage=absolute(args.storage),
     )
 
 

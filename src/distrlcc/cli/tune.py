@@ -13,8 +13,8 @@ from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
-from distrlcc.errors import ConfigError
-from distrlcc.filesystems import storage_filesystem
+from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.filesystems import absolute, storage_filesystem
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.space import FORMS, check_space
 from distrlcc.tune.tune_config import (
@@ -45,8 +45,6 @@ def add_pbt(parser: Parser) -> None:
     add("--explore REF", text, default="")
     add("--synch", "look at all members at the same time", bool)
     add("--no-log-config", "write no pbt_global.txt of Ray's", bool, dest="log_config")
-    text = "do not fail where a report lacks metric or time"
-    add("--no-require-attrs", text, bool, dest="require_attrs")
 
 
 def run_pbt(args: Namespace) -> int:
@@ -154,8 +152,8 @@ def _tune_config(args: Namespace, command: str) -> TuneConfig:
     return TuneConfig(
         run=config,
         space=tuple(args.space),
-        storage=args.storage,
-        name=f"{args.recipe}-{uuid.uuid4().hex[:8]}" if args.storage else "members",
+        storage=absolute(args.storage),
+        name=f"{config.recipe}-{uuid.uuid4().hex[:8]}" if args.storage else "members",
         report_every=args.report_every,
         metric=args.metric,
         mode=args.mode or ("min" if shrinks else "max"),
@@ -179,7 +177,7 @@ def _core_share(args: Namespace, pbt: PBTConfig | None) -> float:
     if pbt is None or pbt.synch or args.address:
         return 1.0
     cores = args.cpus or len(os.sched_getaffinity(0))
-    return max(round(min(1.0, cores / pbt.population), 3), 0.01)
+    return max(int(1e3 * min(1.0, cores / pbt.population)) / 1e3, 0.01)
 
 
 def _run_tuner(args: Namespace, command: str) -> int:
@@ -188,7 +186,7 @@ def _run_tuner(args: Namespace, command: str) -> int:
         raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")
     config = _resumed(args, command) if args.resume else _tune_config(args, command)
     check_space(config)
-    from distrlcc.tune.outcome import write_outcome
+    from distrlcc.tune.outcome import REPORTS, write_outcome
     from distrlcc.tune.tuner import open_folder, prepare
 
     prepare(config)
@@ -198,14 +196,19 @@ def _run_tuner(args: Namespace, command: str) -> int:
         storage_filesystem(config.storage)
     # Run, and write what was found.
     with open_folder(args.out, config, resume=args.resume) as folder:
-        signal, failures = run(
-            config,
-            folder,
-            address=args.address,
-            cpus=args.cpus,
-            resume=args.resume,
-            show=note,
-        )
+        try:
+            signal, failures = run(
+                config,
+                folder,
+                address=args.address,
+                cpus=args.cpus,
+                resume=args.resume,
+                show=note,
+            )
+        except DistrlccError:
+            if not (folder.path / REPORTS).exists():
+                folder.discard()
+            raise
         text = write_outcome(folder.path, config, failures, draw=not signal)
     # Say how it ended.
     if text is not None:

@@ -28,6 +28,7 @@ from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.source import Share
+from distrlcc.runs.storage_session import restore
 
 
 class RayRank(Trains):
@@ -179,6 +180,6 @@ def train_actors_on_ray(
         run.watch()
     # Fetch a run that was trained on another machine.
     out, storage = run.options.out, run.options.place("")
-    if storage is not None and out is not None and not out.exists():
-        storage.pull(out)
+    if storage is not None and out is not None:
+        restore(storage, out)
     return run.end()

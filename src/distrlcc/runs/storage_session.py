@@ -34,7 +34,7 @@ def stored(storage: Storage, folder: Path, *, resume: bool) -> Iterator[None]:
         )
     with storage.claim():
         if resume:
-            _restore(storage, folder)
+            restore(storage, folder)
         try:
             yield
         except DistrlccError:
@@ -50,8 +50,8 @@ def go_on(out: Path, storage: Storage | None) -> str:
     return f"--resume --out {shlex.quote(str(out))}{place}"
 
 
-def _restore(storage: Storage, folder: Path) -> None:
-    """Fetch a run, or store what was not."""
+def restore(storage: Storage, folder: Path) -> None:
+    """Fetch a run where what is here is not the newest; store what was not. Raises as `stored`."""
     if (folder / "config.toml").exists():
         # See whether what is here is whole and the newest.
         reason = ""

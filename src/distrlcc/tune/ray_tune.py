@@ -22,8 +22,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from distrlcc.cluster.session import ray_session
-from distrlcc.errors import ConfigError, OutputError
+from distrlcc.cluster.session import ray_nodes, ray_session
+from distrlcc.errors import ConfigError, DistrlccError, OutputError
 from distrlcc.filesystems import is_folder, storage_filesystem
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
@@ -38,7 +38,7 @@ _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # prints even where it is asked not to
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours hears SIGTERM and SIGHUP, too
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # reports.jsonl holds all that they would write
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a recipe's files are where the user named them
     "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
@@ -77,11 +77,11 @@ def run(
         f"{config.command} --resume --out {directory.path}"
     )
     with stop_in_time(stopper, late), ray_session(address, cpus) as ray:
-        cores = float(ray.cluster_resources().get("CPU", 0.0))
+        cores = max(node.cpus for node in ray_nodes(ray) if node.alive)
         if cores < config.cpus_per_trial:
             raise ConfigError(
-                f"a member wants {config.cpus_per_trial:g} cores and Ray has {cores:g}: give "
-                "--cpus-per-trial, which may be a fraction"
+                f"a member wants {config.cpus_per_trial:g} cores and no machine of Ray has more "
+                f"than {cores:g}: give --cpus-per-trial, which may be a fraction"
             )
         # Run.
         show(
@@ -92,33 +92,57 @@ def run(
         _quiet(logging.CRITICAL)  # what matters is told by others
         _WATCH.set((recorder, stopper, stopped))
         with stopper:
-            results: Any = _tuner(config, *place, resume=resume).fit()
+            if resume:
+                tuner = _restored(config, *place, begun=recorder.best is not None)
+            else:
+                tuner = _tuner(config, *place)
+            results = _fit(tuner)
         if stopped:
             return stopped[0], {}
-        errors = {number: str(r.error).strip() for number, r in enumerate(results) if r.error}
+        errors = {_member_number(r.path): str(r.error).strip() for r in results if r.error}
     return 0, {number: text.splitlines()[-1] for number, text in errors.items()}
 
 
-def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> tune.Tuner:
-    """Return a tuner that goes on; one that begins, if none was saved before."""
-    # Members run the same function, whether the tuner begins or goes on.
-    trainable = tune.with_resources(_member_process(config), {"cpu": config.cpus_per_trial})
-    elsewhere = None if is_folder(filesystem) else filesystem
-    # Go on with what Ray Tune has saved, if it has.
-    if resume:
-        place = f"{path}/{config.name}"
-        try:
-            found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
-            names = [info.base_name for info in found]
-            if "tuner.pkl" in names and any(n.startswith("experiment_state") for n in names):
-                return tune.Tuner.restore(
-                    place, trainable, storage_filesystem=elsewhere, resume_errored=True
-                )
-        except (OSError, ValueError, EOFError) as error:
-            raise OutputError(f"{place} cannot be resumed: {error}") from None
-    # Or begin.
+def _fit(tuner: tune.Tuner) -> Any:
+    """Run a tuner; what ours raised in it, and Ray has wrapped, is raised again."""
+    try:
+        return tuner.fit()
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, DistrlccError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
+
+
+def _restored(config: TuneConfig, filesystem: Any, path: str, *, begun: bool) -> tune.Tuner:
+    """Return a tuner that goes on with what Ray Tune has saved; a new one, if nothing was kept."""
+    place, elsewhere = f"{path}/{config.name}", None if is_folder(filesystem) else filesystem
+    try:
+        found = filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))
+        names = [info.base_name for info in found]
+        if "tuner.pkl" in names and any(n.startswith("experiment_state") for n in names):
+            return tune.Tuner.restore(
+                place, _trainable(config), storage_filesystem=elsewhere, resume_errored=True
+            )
+    except (OSError, ValueError, EOFError) as error:
+        raise OutputError(f"{place} cannot be resumed: {error}") from None
+    if begun:
+        raise OutputError(
+            f"{place} has no state of Ray Tune's, though members have reported: see that the "
+            "storage is mounted there, or begin anew with another --out"
+        )
+    return _tuner(config, filesystem, path)
+
+
+def _trainable(config: TuneConfig) -> Any:
+    return tune.with_resources(_member_process(config), {"cpu": config.cpus_per_trial})
+
+
+def _tuner(config: TuneConfig, filesystem: Any, path: str) -> tune.Tuner:
     return tune.Tuner(
-        trainable,
+        _trainable(config),
         param_space={key: found.domain() for key, found in space_of(config).items()},
         tune_config=tune.TuneConfig(
             metric="score",
@@ -132,7 +156,7 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str, *, resume: bool) -> t
         run_config=tune.RunConfig(
             name=config.name,
             storage_path=path,
-            storage_filesystem=elsewhere,
+            storage_filesystem=None if is_folder(filesystem) else filesystem,
             failure_config=tune.FailureConfig(max_failures=config.failures),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=config.keep),
             callbacks=[_Watcher()],
@@ -199,10 +223,11 @@ def _member_number(name: str) -> int:
 def _chooser(config: TuneConfig) -> dict[str, Any]:
     """Return the arguments of Ray's ``TuneConfig`` that choose trials and stop them."""
     seed, search = config.run.seed % 2**32, config.search
-    chosen: dict[str, Any] = {"search_alg": BasicVariantGenerator(random_state=seed)}
+    together = search.concurrent if search else 0
+    drawn = BasicVariantGenerator(random_state=seed, max_concurrent=together)
+    chosen: dict[str, Any] = {"search_alg": drawn}
     if search is None:
         return chosen | {"scheduler": Population(config)}
-    chosen["max_concurrent_trials"] = search.concurrent or None
     if search.asha:  # in steps, since updates of trials with different rollouts are not alike
         total = config.run.total_steps
         chosen["scheduler"] = ASHAScheduler(
@@ -219,6 +244,7 @@ def _chooser(config: TuneConfig) -> dict[str, Any]:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = getattr(optuna.samplers, f"{_SAMPLERS[search.sampler]}Sampler")(seed=seed)
+    chosen["max_concurrent_trials"] = together or None
     return chosen | {"search_alg": OptunaSearch(sampler=sampler)}
 
 
@@ -226,7 +252,8 @@ class Population(PopulationBasedTraining):
     """Ray's population-based training, with draws that a seed decides and a state that survives.
 
     Ray's own scheduler draws from Python's global generator, and begins anew when a tuner is
-    restored: where members are looked at together, it then waits for ever.
+    restored. Where members are looked at together, it then waits for ever, as it does for a member
+    that has failed or is done, and where reports are farther apart than looks.
     """
 
     def __init__(self, config: TuneConfig) -> None:
@@ -244,12 +271,12 @@ class Population(PopulationBasedTraining):
             perturbation_factors=pbt.factors,
             custom_explore_fn=explorer(config),
             log_config=pbt.log_config,
-            require_attrs=pbt.require_attrs,
             synch=pbt.synch,
         )
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Add a member; a restored one with score and time of what it goes on from."""
+        """Add a member; one that goes on, with score and time of its last checkpoint."""
+        again = trial in self._trial_state  # it failed, and is started again
         super().on_trial_add(tune_controller, trial)
         # Keep one order, however they come: where scores are equal, it decides.
         ordered = sorted(self._trial_state.items(), key=lambda item: item[0].trial_id)
@@ -261,9 +288,12 @@ class Population(PopulationBasedTraining):
             state, time = self._trial_state[trial], result[self._time_attr]
             self._save_trial_state(state, time, result, trial)
             state.last_perturbation_time = time
-            if self._synch:
+            if self._synch and not again:
                 trial.set_status(Trial.PAUSED)  # Ray starts pending ones, even those that wait
-        # The next look is the first that not all have behind them; some may have no checkpoint yet.
+        self._set_next_look()
+
+    def _set_next_look(self) -> None:
+        """Look next when not all have that behind them; some may have no checkpoint yet."""
         times = [s.last_train_time for t, s in self._trial_state.items() if not t.is_finished()]
         if self._synch and times:
             first = max(self._perturbation_interval, self._burn_in_period)
@@ -281,6 +311,18 @@ class Population(PopulationBasedTraining):
             return str(super().on_trial_result(tune_controller, trial, result))
         finally:
             random.setstate(before)
+            self._set_next_look()
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Choose as Ray does; look at all where who they wait for has failed or is done."""
+        chosen = super().choose_trial_to_run(tune_controller)
+        left = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
+        stuck = self._synch and left and all(trial.status == Trial.PAUSED for trial in left)
+        if chosen is None and stuck:
+            tune_controller.get_live_trials().intersection_update(left)
+            self.on_trial_result(tune_controller, left[0], self._trial_state[left[0]].last_result)
+            chosen = super().choose_trial_to_run(tune_controller)
+        return chosen
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         """Copy as Ray does, and let the next snapshot know: Ray's has the values alone.

@@ -181,6 +181,13 @@ def explorer(config: TuneConfig) -> Callable[[Values], Values]:
             with_values(config.run, explored)
         except ConfigError as error:
             raise ConfigError(f"--explore {own}: {error}") from None
+        for key, value in explored.items():
+            choices = space[key].choices
+            if choices and value not in choices:
+                raise ConfigError(
+                    f"--explore {own} returned {key}={value!r}: expected one of its choices, "
+                    f"{', '.join(map(str, choices))}"
+                )
         return explored
 
     return explore

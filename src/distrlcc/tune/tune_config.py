@@ -63,8 +63,6 @@ class PBTConfig:
     """``custom_explore_fn``: a reference, see `EXPLORERS`."""
     log_config: bool = True
     """Write Ray's ``pbt_global.txt``, too."""
-    require_attrs: bool = True
-    """Raise where a report lacks the metric or the time."""
     synch: bool = False
     """Look at all members at the same time, as determinism needs."""
 
