@@ -59,6 +59,8 @@ def test_s3_is_found_by_url_and_by_environment(
         ("s3://", "expected a place after ://"),
         ("floppy://a/b", "unknown scheme; expected a folder, s3://"),
         ("s3://key:secret@bucket/runs", "give credentials in the environment"),
+        ("abfs://user:secret@account/runs", "give credentials in the environment"),
+        ("abfs://account/runs?client_secret=x", "give credentials in the environment"),
         ("s3://bucket/runs?endpoint=x", "valid: endpoint_override"),
         ("github://x/y", "missing"),
     ],

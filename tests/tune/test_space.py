@@ -126,6 +126,9 @@ def test_explored_values_stay_within_bounds_and_an_own_function_has_the_last_wor
     for name, says in (("nothing", "expected a dictionary"), ("bad", "lr is -1")):
         with pytest.raises(ConfigError, match=says):
             explorer(_population(*SPACE, explore=f"own_explore:{name}"))(values)
+    chosen = explorer(_population("ppo.lr=choice:1e-3,1e-4", explore="own_explore:fixed"))
+    with pytest.raises(ConfigError, match=r"returned ppo.lr=0.0005: expected one of its choices"):
+        chosen({"ppo.lr": 1e-3})
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,8 @@ class Population(PopulationBasedTraining):
         stuck = self._synch and left and all(trial.status == Trial.PAUSED for trial in left)
         if chosen is None and stuck:
             tune_controller.get_live_trials().intersection_update(left)
-            self.on_trial_result(tune_controller, left[0], self._trial_state[left[0]].last_result)
+            last = self._trial_state[left[0]].last_result or {}
+            self.on_trial_result(tune_controller, left[0], last)
             chosen = super().choose_trial_to_run(tune_controller)
         return chosen
 
