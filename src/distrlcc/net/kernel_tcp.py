@@ -250,9 +250,9 @@ def check_name(name: str) -> None:
     Raises:
         ConfigError: It is none, or taken.
     """
-    if not re.fullmatch(rf"[A-Za-z0-9_.]{{1,{_LONGEST_NAME}}}", name) or name in (".", ".."):
+    if not re.fullmatch(rf"[A-Za-z0-9_]{{1,{_LONGEST_NAME}}}", name):  # pins have no dots
         raise ConfigError(
-            f"--name {name!r}: expected 1 to {_LONGEST_NAME} letters, digits, underscores or dots"
+            f"--name {name!r}: expected 1 to {_LONGEST_NAME} letters, digits or underscores"
         )
     if name in kernel_controls():
         raise _taken(name)
