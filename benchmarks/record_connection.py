@@ -18,7 +18,7 @@ from distrlcc.net.tcp_flow import send
 from distrlcc.policy.kernel_layout import CONNECTION
 
 
-def _value(fd: int, socket_fd: int) -> bytes:
+def value_of(fd: int, socket_fd: int) -> bytes:
     """Return what a map of sockets' storage has for a socket of this process, or raise OSError."""
     value = ctypes.create_string_buffer(1 << 16)  # another version's may be larger
     key = ctypes.c_int(socket_fd)
@@ -33,7 +33,7 @@ def record(host: str, port: int, control: str, seconds: float, file: Path) -> No
     def keep(flow: socket) -> None:
         for fd in bpf.maps_named("connections"):
             with suppress(FileNotFoundError):  # another policy's
-                kept.append(_value(fd, flow.fileno()))
+                kept.append(value_of(fd, flow.fileno()))
 
     send(host, port, control, seconds, on_sample=keep)
     np.save(file, np.frombuffer(b"".join(kept), CONNECTION))

@@ -336,17 +336,24 @@ class Storage:
         """
         if not (folder / LATEST).exists():
             return False
-        newest = next(self._manifests([]), None)
+        newest = self.elsewhere(folder)
         if newest is not None:
-            origin = _Origin.of(folder)
-            if newest.folder != origin.folder and newest.generation > origin.seen:
-                raise StorageLostError(
-                    f"{self} has gone on without {folder} (stored {newest.stored} by {newest.host})"
-                )
-            if {StoredFile.of(*file) for file in _run_files(folder)} == set(newest.files):
-                return False
+            raise StorageLostError(
+                f"{self} has gone on without {folder} (stored {newest.stored} by {newest.host})"
+            )
+        newest = next(self._manifests([]), None)
+        files = {StoredFile.of(*file) for file in _run_files(folder)}
+        if newest is not None and files == set(newest.files):
+            return False
         self.push(folder)
         return True
+
+    def elsewhere(self, folder: Path) -> Manifest | None:
+        """Return the newest generation if it is of another run directory that went on from here."""
+        newest, origin = next(self._manifests([]), None), _Origin.of(folder)
+        if newest is None or newest.folder == origin.folder or newest.generation <= origin.seen:
+            return None
+        return newest
 
     def push_end(self, folder: Path, remedy: str) -> None:
         """Store how a run ended; try for a while, then raise OutputError with the remedy."""

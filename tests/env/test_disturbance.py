@@ -109,7 +109,6 @@ def test_the_kernels_receivers_acknowledge_pairs() -> None:
     for _ in range(100):
         batch.step(np.array([4]))
         acked.add(float(batch.newest.acked[0]))
-        assert batch.newest.rtt_min[0] == batch.newest.rtt_max[0]  # one sample, the newest packet's
     assert acked == {0.0, 2.0}
 
 

@@ -69,7 +69,7 @@ def test_links_of_the_kernel_are_refused_before_anything_is_written(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name_", ["", "..", "a b", "a-b", "sixteen_letters_"])
+@pytest.mark.parametrize("name_", ["", "..", "a b", "a.b", "a-b", "sixteen_letters_"])
 def test_names_that_are_none_are_refused(record: Any, name_: str) -> None:
     with pytest.raises(ConfigError, match="expected 1 to 15"):
         register(record, "one", name_)

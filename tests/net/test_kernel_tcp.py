@@ -12,19 +12,23 @@ import socket
 import statistics
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from benchmarks.record_connection import value_of
 from distrlcc.cli.main import main
 from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.evaluation.kernel_policy import kernel_policy
 from distrlcc.net import bpf, kernel_tcp
 from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
 from distrlcc.net.tcp_flow import kernel_controls, send, sink
+from distrlcc.policy.kernel_layout import CONNECTION
 from distrlcc.policy.quantise import PACING
 from tests.net import kernel_commands
 from tests.net.kernel_commands import LOAD, connect, hidden, run_command, system_libbpf, wait_until
@@ -246,6 +250,22 @@ def test_steps_end_in_time_though_each_window_is_acknowledged_at_once(
     (sent,) = send("127.0.0.1", port, name, 0.6)
     # Between two windows nothing is on its way, for microseconds.
     assert control.counts()["decisions"] > 0.7 * sent["seconds"] / 0.01
+
+
+def test_who_never_fills_the_window_is_limited_by_the_application(
+    control: KernelControl, name: str, network: None
+) -> None:
+    near, far = connect()
+    _choose(near, name)
+    with near, far:
+        for _ in range(20):
+            _crosses(near, far, 20_000)
+            time.sleep(0.004)
+        found = []
+        for fd in bpf.maps_named("connections"):
+            with suppress(FileNotFoundError):  # another test's
+                found.append(np.frombuffer(value_of(fd, near.fileno()), CONNECTION)[0])
+    assert [int(record["limited"]) for record in found] == [1]
 
 
 @pytest.mark.parametrize(("policy", "gain"), [("one", 1.5), ("dagger", PACING)])

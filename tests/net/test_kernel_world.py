@@ -232,7 +232,7 @@ def test_a_window_is_filled_while_losses_are_repaired(links: WorldProcess) -> No
     results = _run(links, 200, 100.0)[50:]
     assert _sum(results, "lost") > 50
     # It was 76 to 83 when no more went out than had come in, plus one packet for each ACK.
-    assert np.mean([result.stats.inflight for result in results]) > 90
+    assert np.mean([result.stats.inflight for result in results]) > 87
 
 
 def test_a_rival_shares_the_link(links: WorldProcess) -> None:

@@ -71,17 +71,19 @@ def test_a_resumed_population_does_not_leave_out_a_look(reported: int) -> None:
     assert controller.trials[0].config["ppo.lr"] == 1e-3
 
 
+@pytest.mark.parametrize("restored", [False, True])
 @pytest.mark.parametrize("status", ["ERROR", "TERMINATED"])
-def test_a_population_does_not_wait_for_a_member_that_is_gone(status: str) -> None:
+def test_a_population_does_not_wait_for_a_member_that_is_gone(status: str, restored: bool) -> None:
     population, controller = _population(3, synch=True)
-    for trial in controller.trials:
+    for trial, score in zip(controller.trials, (1.0, 0.0, 0.0), strict=True):
+        metrics = {"update": 20, "score": score}
+        kept = SimpleNamespace(checkpoint="kept", metrics=metrics if restored else {})
+        if trial is not controller.trials[-1]:
+            trial.run_metadata.checkpoint_manager.register_checkpoint(kept)
         population.on_trial_add(controller, trial)
-        kept = SimpleNamespace(checkpoint="kept", metrics={})
-        trial.run_metadata.checkpoint_manager.register_checkpoint(kept)
-    for trial, score in zip(controller.trials[:2], (1.0, 0.0), strict=True):
-        decision = population.on_trial_result(controller, trial, {"update": 20, "score": score})
-        trial.set_status("PAUSED")
-        assert decision == "PAUSE"
+        if not restored and trial is not controller.trials[-1]:
+            population.on_trial_result(controller, trial, metrics)
+            trial.set_status("PAUSED")
     *waiting, gone = controller.trials
     gone.set_status("RUNNING")
     assert population.choose_trial_to_run(controller) is None

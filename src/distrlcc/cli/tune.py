@@ -44,6 +44,7 @@ def add_pbt(parser: Parser) -> None:
     text = "a function of your own: takes the perturbed values by key, returns them"
     add("--explore REF", text, default="")
     add("--synch", "look at all members at the same time", bool)
+    parser.gone("--no-require-attrs", ": members report both score and time")
     add("--no-log-config", "write no pbt_global.txt of Ray's", bool, dest="log_config")
 
 
@@ -206,7 +207,7 @@ def _run_tuner(args: Namespace, command: str) -> int:
                 show=note,
             )
         except DistrlccError:
-            if not (folder.path / REPORTS).exists():
+            if not args.resume and not (folder.path / REPORTS).exists():
                 folder.discard()
             raise
         text = write_outcome(folder.path, config, failures, draw=not signal)

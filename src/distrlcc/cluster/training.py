@@ -18,6 +18,7 @@ from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.cluster.engine import TOPOLOGY, RayEngine
 from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.placement import Reservation
+from distrlcc.errors import OutputError
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob, behind_tunnel, open_directory, train_rank
@@ -29,6 +30,7 @@ from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.storage_session import restore
+from distrlcc.storage import say
 
 
 class RayRank(Trains):
@@ -181,5 +183,11 @@ def train_actors_on_ray(
     # Fetch a run that was trained on another machine.
     out, storage = run.options.out, run.options.place("")
     if storage is not None and out is not None:
-        restore(storage, out)
+        try:
+            if not out.exists() or storage.elsewhere(out):
+                restore(storage, out)
+        except OutputError as error:
+            if not out.exists():
+                raise
+            say(f"not fetched: {error}")
     return run.end()

@@ -6,6 +6,7 @@ Imports Ray: import this module where Ray is known to be installed.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
@@ -287,7 +288,8 @@ class Population(PopulationBasedTraining):
         if self._time_attr in result and self._metric in result and not trial.is_finished():
             state, time = self._trial_state[trial], result[self._time_attr]
             self._save_trial_state(state, time, result, trial)
-            state.last_perturbation_time = time
+            looked = time >= max(self._perturbation_interval, self._burn_in_period)
+            state.last_perturbation_time = looked * (time - time % self._perturbation_interval)
             if self._synch and not again:
                 trial.set_status(Trial.PAUSED)  # Ray starts pending ones, even those that wait
         self._set_next_look()
@@ -320,8 +322,9 @@ class Population(PopulationBasedTraining):
         stuck = self._synch and left and all(trial.status == Trial.PAUSED for trial in left)
         if chosen is None and stuck:
             tune_controller.get_live_trials().intersection_update(left)
-            last = self._trial_state[left[0]].last_result or {}
-            self.on_trial_result(tune_controller, left[0], last)
+            state = self._trial_state[left[0]]
+            state.last_perturbation_time = -math.inf  # a restored one's look seems to be over
+            self.on_trial_result(tune_controller, left[0], state.last_result or {})
             chosen = super().choose_trial_to_run(tune_controller)
         return chosen
 

@@ -277,7 +277,8 @@ int cong_control(__u64 *arguments)
 	c->heard = a.now;
 	a.inflight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
 	a.prior_delivered = rs->prior_delivered;
-	a.limited = rs->is_app_limited && tp->app_limited;
+	/* Linux counts the first window as limited, too, which was sent when 1 was delivered. */
+	a.limited = rs->is_app_limited && (tp->app_limited || rs->prior_delivered > 1);
 	a.state = c->state;
 	count(c, tp, rs, &a);
 	guard(c, &a);
