@@ -75,15 +75,16 @@ def test_a_resumed_population_does_not_leave_out_a_look(reported: int) -> None:
 @pytest.mark.parametrize("status", ["ERROR", "TERMINATED"])
 def test_a_population_does_not_wait_for_a_member_that_is_gone(status: str, restored: bool) -> None:
     population, controller = _population(3, synch=True)
-    for trial, score in zip(controller.trials, (1.0, 0.0, 0.0), strict=True):
-        metrics = {"update": 20, "score": score}
+    found = [{"update": 20, "score": score} for score in (1.0, 0.0)]
+    for trial, metrics in zip(controller.trials, found, strict=False):
         kept = SimpleNamespace(checkpoint="kept", metrics=metrics if restored else {})
-        if trial is not controller.trials[-1]:
-            trial.run_metadata.checkpoint_manager.register_checkpoint(kept)
+        trial.run_metadata.checkpoint_manager.register_checkpoint(kept)
+    for trial in controller.trials:
         population.on_trial_add(controller, trial)
-        if not restored and trial is not controller.trials[-1]:
+    for trial, metrics in zip(controller.trials, found, strict=False):
+        if not restored:
             population.on_trial_result(controller, trial, metrics)
-            trial.set_status("PAUSED")
+        trial.set_status("PAUSED")
     *waiting, gone = controller.trials
     gone.set_status("RUNNING")
     assert population.choose_trial_to_run(controller) is None

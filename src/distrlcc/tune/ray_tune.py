@@ -6,7 +6,6 @@ Imports Ray: import this module where Ray is known to be installed.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import random
 import signal
@@ -323,7 +322,7 @@ class Population(PopulationBasedTraining):
         if chosen is None and stuck:
             tune_controller.get_live_trials().intersection_update(left)
             state = self._trial_state[left[0]]
-            state.last_perturbation_time = -math.inf  # a restored one's look seems to be over
+            state.last_perturbation_time = 0  # a restored one seems to have looked
             self.on_trial_result(tune_controller, left[0], state.last_result or {})
             chosen = super().choose_trial_to_run(tune_controller)
         return chosen
