@@ -113,7 +113,7 @@ def _open(url: str) -> tuple[Any, str]:
     if not there:
         if not url:
             raise ConfigError("--storage is empty; expected a folder or a URL")
-        return fs.LocalFileSystem(), str(Path(url).absolute())
+        return fs.LocalFileSystem(), absolute(url)
     parts = urlsplit(url)
     named = "@" in parts.netloc and scheme not in ("abfs", "abfss", "hdfs", "viewfs")
     if named or parts.password or _SECRETS & parse_qs(parts.query).keys():

@@ -140,6 +140,10 @@ class _Origin:
         except (OSError, ValueError, RecursionError):
             return cls.write(run)
 
+    def lacks(self, newest: Manifest) -> bool:
+        """Say whether what is stored is of another run directory that went on without this one."""
+        return newest.folder != self.folder and newest.generation > self.seen
+
     @classmethod
     def write(cls, run: Path, seen: int = 0) -> _Origin:
         """Begin a run directory's note."""
@@ -336,24 +340,21 @@ class Storage:
         """
         if not (folder / LATEST).exists():
             return False
-        newest = self.elsewhere(folder)
-        if newest is not None:
-            raise StorageLostError(
-                f"{self} has gone on without {folder} (stored {newest.stored} by {newest.host})"
-            )
         newest = next(self._manifests([]), None)
-        files = {StoredFile.of(*file) for file in _run_files(folder)}
-        if newest is not None and files == set(newest.files):
-            return False
+        if newest is not None:
+            if _Origin.of(folder).lacks(newest):
+                raise StorageLostError(
+                    f"{self} has gone on without {folder} (stored {newest.stored} by {newest.host})"
+                )
+            if {StoredFile.of(*file) for file in _run_files(folder)} == set(newest.files):
+                return False
         self.push(folder)
         return True
 
-    def elsewhere(self, folder: Path) -> Manifest | None:
-        """Return the newest generation if it is of another run directory that went on from here."""
-        newest, origin = next(self._manifests([]), None), _Origin.of(folder)
-        if newest is None or newest.folder == origin.folder or newest.generation <= origin.seen:
-            return None
-        return newest
+    def elsewhere(self, folder: Path) -> bool:
+        """Say whether the run has gone on in another run directory."""
+        newest = next(self._manifests([]), None)
+        return newest is not None and _Origin.of(folder).lacks(newest)
 
     def push_end(self, folder: Path, remedy: str) -> None:
         """Store how a run ended; try for a while, then raise OutputError with the remedy."""
