@@ -225,6 +225,8 @@ REFUSED = [
     ("tune search quickstart --interval 3", "no --interval: it is --report-every N"),
     ("PBT --resume", "--resume needs --out"),
     ("PBT --resume --out run", "give only --out"),
+    ("tune pbt --resume --out run --population 9", "give only --out"),
+    ("tune search --resume --out run --no-asha", "give only --out"),
     ("tune pbt --resume --out run", "holds no tuner to resume"),
     ("PBT --address head:1 --cpus 2", "leave it out with --address"),
     ("PBT --storage key.toml/under --out t", "key.toml/under"),

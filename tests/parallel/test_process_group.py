@@ -168,8 +168,10 @@ def test_who_is_lost_while_a_group_is_built_is_waited_for_once(
 
 
 def test_an_unreachable_master_is_one_line() -> None:
-    port, begin = _free_port(), time.monotonic()
-    line = _refused(replace(LOCAL, port=port, slot=1, size=2), {})
+    with socket.socket() as closed:  # bound, so that nobody else takes it, and refuses
+        closed.bind(("127.0.0.1", 0))
+        port, begin = closed.getsockname()[1], time.monotonic()
+        line = _refused(replace(LOCAL, port=port, slot=1, size=2), {})
     assert time.monotonic() - begin >= 1.0
     assert "\n" not in line
     for part in (f"127.0.0.1:{port}", "lo (127.0.0.1)", "for 1 s", "--interface"):
@@ -225,13 +227,11 @@ def test_a_master_that_stands_still_is_named_and_nothing_aborts(
 
 
 def test_a_taken_port_is_named() -> None:
-    port = _free_port()
-    line = rf"^cannot listen on 127.0.0.1:{port}.*--port.*$"
-    with (
-        socket.create_server(("127.0.0.1", port)),
-        pytest.raises(GroupError, match=line) as caught,
-    ):
-        Master("127.0.0.1", port)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        line = rf"^cannot listen on 127.0.0.1:{port}.*--port.*$"
+        with pytest.raises(GroupError, match=line) as caught:
+            Master("127.0.0.1", port)
     assert caught.value.exit_code == 2
     Master("127.0.0.1", port).close()
     Master("127.0.0.1", port).close()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from distrlcc.filesystems import storage_filesystem
+
 
 class Server:
     """An S3 server that can go away and come back; what it holds stays."""
@@ -41,5 +43,6 @@ def server() -> Iterator[Server]:
         patch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
         server = Server()
         server.start()
+        storage_filesystem(server.url)  # makes the bucket
         yield server
         server.stop()

@@ -109,6 +109,7 @@ class Parser(argparse.ArgumentParser):
         self.given.clear()
         found, rest = super().parse_known_args(args, namespace)
         words = list(args or ())
+        found.flags = {word.partition("=")[0] for word in words if word.startswith("--")}
         if rest and rest[0] in words and not self.intermixed:
             before = words[: words.index(rest[0])]
             flag = next((word for word in reversed(before) if word.startswith("-")), "")

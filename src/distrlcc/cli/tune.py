@@ -232,10 +232,10 @@ def _resumed(args: Namespace, command: str) -> TuneConfig:
 
     if args.out is None:
         raise ConfigError("--resume needs --out DIR, the tuner to go on with")
-    if args.recipe is not None or args.assignments or args.space or args.updates is not None:
+    if args.recipe is not None or args.flags - {"--resume", "--out", "--address", "--cpus"}:
         raise ConfigError(
-            f"--resume takes recipe, keys and length from {args.out / 'config.toml'}: give only "
-            "--out (and --address or --cpus)"
+            f"--resume takes all else from {args.out / 'config.toml'}: give only --out (and "
+            "--address or --cpus)"
         )
     config = read_config(args.out)
     if config.command != f"tune {command}":
