@@ -27,7 +27,6 @@ from distrlcc.errors import GroupError, unknown_name
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
-from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
@@ -101,12 +100,11 @@ def measure_torch_rpc(job: EngineJob) -> Figures:
 def rpc_rank(place: RankSpec, job: EngineJob) -> Figures | None:
     """Measure in one process (slot 0), and hold the workers' objects in the others."""
     switch_threads_often()
-    interface = interface_towards(place.address)
     own = identity(job.config, topology="bench engines")
     if place.slot > 0:
-        hold_actor(place, join(place, interface, own))
+        hold_actor(place, join(place, own))
         return None
-    return _measure(TorchRpcEngine(place, admit(place, interface, own)), job)
+    return _measure(TorchRpcEngine(place, admit(place, own)), job)
 
 
 def measure_ray(job: EngineJob) -> Figures:

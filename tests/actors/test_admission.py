@@ -10,7 +10,6 @@ import pytest
 
 from distrlcc.actors.admission import admit, join
 from distrlcc.errors import GroupError
-from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
 
@@ -31,12 +30,11 @@ def specs() -> Iterator[list[RankSpec]]:
 
 @pytest.mark.filterwarnings("ignore:waiting at")
 def test_of_two_processes_that_come_as_one_worker_one_is_admitted(specs: list[RankSpec]) -> None:
-    interface = interface_towards(specs[0].address)
     with ThreadPoolExecutor(4) as threads:
-        trainer = threads.submit(admit, specs[0], interface, SAME)
-        twice = [threads.submit(join, specs[1], interface, SAME) for _ in range(2)]
+        trainer = threads.submit(admit, specs[0], SAME)
+        twice = [threads.submit(join, specs[1], SAME) for _ in range(2)]
         time.sleep(1.0)  # so that the run does not begin without one of them
-        other = threads.submit(join, specs[2], interface, SAME)
+        other = threads.submit(join, specs[2], SAME)
     assert [worker.index for worker in trainer.result().workers] == [0, 1]
     assert other.result().rank == 2
     (admitted,) = (future for future in twice if future.exception() is None)

@@ -80,10 +80,10 @@ def test_tokens_are_kept_private_and_are_long_enough(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DISTRLCC_TOKEN", "from the environment")
     assert (state.kept_token(), state.known_token()) == (TOKEN, "from the environment")
     with pytest.raises(ConfigError, match="has 5 characters; expected 16"):
-        checked_token("short", "DISTRLCC_TOKEN")
+        checked_token("short")
     with pytest.raises(ConfigError, match="without spaces"):
-        checked_token("two words and a line", "DISTRLCC_TOKEN")
-    assert checked_token(TOKEN, "") == TOKEN
+        checked_token("two words and a line")
+    assert checked_token(TOKEN) == TOKEN
 
 
 def test_processes_are_told_apart_by_their_start() -> None:

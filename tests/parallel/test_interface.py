@@ -62,6 +62,7 @@ def test_the_interface_that_routes_is_chosen(make_hosts: Callable[[int], Hosts])
         ("link", "set", "tun0-far", "up"),
         ("route", "add", "10.99.0.0/16", "dev", "tun0"),
         ("addr", "add", "10.77.0.200/24", "dev", "eth0"),
+        ("addr", "add", "10.80.0.1/24", "dev", "eth0"),
         ("link", "add", "down0", "type", "veth", "peer", "name", "down0-far"),
         ("addr", "add", "10.79.0.1/24", "dev", "down0"),
     ):
@@ -74,6 +75,8 @@ def test_the_interface_that_routes_is_chosen(make_hosts: Callable[[int], Hosts])
         ("10.78.0.9",): tun0,
         ("10.77.0.1",): eth0,  # itself
         ("10.78.0.1",): tun0,  # itself, by another interface
+        ("10.80.0.9",): "eth0 (10.80.0.1)",  # in its second subnet
+        ("10.80.0.1",): "eth0 (10.80.0.1)",
         ("127.0.0.1",): "lo (127.0.0.1)",
         ("10.77.0.2", "tun0"): tun0,  # as asked for
         ("192.0.2.1",): no_route,

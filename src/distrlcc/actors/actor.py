@@ -20,8 +20,6 @@ from distrlcc.runs.source import EnvSource, Share
 
 AHEAD = 2
 """Finished segments that an actor keeps before it waits."""
-_WAIT_SECONDS = 1e-3
-"""Shorter waits for the trainer are not counted, s."""
 
 
 @dataclass(frozen=True)
@@ -171,5 +169,4 @@ class Actor:
             self._state.notify_all()
             self._state.wait_for(lambda: len(self._ready) < AHEAD or self.stopped)
         self._moved = monotonic()
-        if self._moved - begin > _WAIT_SECONDS:
-            self._progress.waited_seconds += self._moved - begin
+        self._progress.waited_seconds += self._moved - begin

@@ -22,7 +22,7 @@ from distrlcc.actors.engine import Worker
 from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, handshake, missing, receive
-from distrlcc.parallel.interface import Interface
+from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import connect, master_needed
 
@@ -46,7 +46,6 @@ class Claim(msgspec.Struct, forbid_unknown_fields=True):
 class Admission:
     """What a member learned."""
 
-    interface: Interface
     rank: int
     """Rank in the RPC group; 0 is the trainer."""
     workers: list[Worker]
@@ -54,7 +53,7 @@ class Admission:
     store: Any
 
 
-def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
+def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
     """Wait as the trainer until all workers are here, and name the members.
 
     Raises:
@@ -98,10 +97,10 @@ def admit(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> 
             f"no worker came within {patience:.0f} s; start the other nodes, or give a longer "
             "--join-timeout"
         )
-    return Admission(interface, 0, workers, store)
+    return Admission(0, workers, store)
 
 
-def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> Admission:
+def join(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
     """Join as a worker, and wait for the trainer's decision.
 
     Raises:
@@ -117,7 +116,8 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
                 "join it any more"
             )
         # Claim the slot, also from a process that was there before and may be gone.
-        own = Claim(interface.address, os.getpid(), uuid.uuid4().hex)
+        host = interface_towards(spec.address, spec.interface).address
+        own = Claim(host, os.getpid(), uuid.uuid4().hex)
         store.set(f"{prefix}slot/{slot}", msgspec.json.encode(own))
         # Show life when the trainer asks for it, and hear which claims are members.
         receive(store, spec, f"{prefix}asked", extra=limits().join)
@@ -130,7 +130,7 @@ def join(spec: RankSpec, interface: Interface, identity: Mapping[str, str]) -> A
             "another process came as the same worker; give each machine its own --node-index"
         )
     workers = [Worker(member - 1, "", 0) for member in members]
-    return Admission(interface, list(members).index(spec.slot) + 1, workers, store)
+    return Admission(list(members).index(spec.slot) + 1, workers, store)
 
 
 def _names(slots: Mapping[str, int], keys: list[str]) -> str:

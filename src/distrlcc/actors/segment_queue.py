@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,8 @@ LATE = "with too many late steps"
 
 def _flaw(segment: Segment) -> str:
     """Return why nothing can be learned from a segment, if so."""
-    parts = (getattr(segment.rollout, field.name) for field in fields(segment.rollout))
-    seen = (part for part in parts if isinstance(part, np.ndarray))
-    if not (segment.stats.finite and all(np.isfinite(array).all() for array in seen)):
+    arrays = segment.rollout.arrays().values()
+    if not (segment.stats.finite and all(np.isfinite(array).all() for array in arrays)):
         return NOT_FINITE
     return LATE if segment.stats.late_share > MOST_LATE_LEARNED else ""
 

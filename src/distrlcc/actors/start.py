@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-import uuid
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.admission import admit, join
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.errors import ConfigError
+from distrlcc.limits import limits
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import TrainJob, open_directory
+from distrlcc.parallel.start import TrainJob, node_job, rank_spec
 from distrlcc.parallel.store import note_end, raise_to
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
@@ -39,16 +37,8 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     # Plan the slots: the trainer has slot 0, on node 0; worker k has slot k + 1.
     first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))
-    trainer = RankSpec(
-        address=node.address,
-        port=node.port,
-        slot=0,
-        size=1 + len(actors.links),
-        device="cpu" if group.gpu < 0 else f"cuda:{group.gpu}",
-        elastic=False,  # without the trainer the run is over
-        interface=group.interface,
-        join_seconds=group.join_seconds,
-    )
+    place = RankSpec(node.address, node.port, 0, 1 + len(actors.links))
+    trainer = rank_spec(place, config, replace(group, elastic=False))  # the run ends with it
     specs = [replace(trainer, slot=slot, device="cpu", elastic=True) for slot in slots]
     if leads:
         checked_device(trainer.device)
@@ -67,11 +57,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     for slot in slots:
         load_suite(actors.links[slot - 1])
     # Node 0 makes the run's directory; only the trainer writes there.
-    with ExitStack() as stack:
-        job = TrainJob(config, Path(), options.resume, options.tensorboard, uuid.uuid4().hex)
-        if leads:
-            directory = stack.enter_context(open_directory(config, options, job.run))
-            job = replace(job, out=directory.path, storage=directory.storage)
+    with node_job(config, options, node.index) as job:
         outcome = Launcher(rpc_rank, job, specs, led=True, invitation=node.invitation).run()
     if outcome.code and leads:
         saved = 0 in outcome.results
@@ -88,15 +74,15 @@ def rpc_rank(spec: RankSpec, job: TrainJob) -> int:
         DistrlccError: See `train_on_engine`, `admit`, `join` and `hold_actor`.
     """
     switch_threads_often()
-    interface = interface_towards(spec.address, spec.interface)
     own = identity(job.config, topology="actor-learner", processes=spec.size)
     if spec.slot:
-        return hold_actor(spec, join(spec, interface, own))
+        return hold_actor(spec, join(spec, own))
     state = actor_state(job, spec.device)
     let_threads_preempt(True)
-    admission = admit(spec, interface, own)
+    admission = admit(spec, own)
     epoch = raise_to(admission.store, 1)  # the trainer leads as long as it lives
     try:
-        return train_on_engine(job, state, TorchRpcEngine(spec, admission))
+        engine = TorchRpcEngine(spec, admission)
+        return train_on_engine(job, state, engine, patience=limits().start)
     finally:
         note_end(admission.store, spec.attempt, epoch)

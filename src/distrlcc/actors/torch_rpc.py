@@ -29,23 +29,23 @@ from distrlcc.limits import limits
 from distrlcc.parallel.gate import Gate, TunnelStore
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.parallel.store import PrefixStore
 from distrlcc.parallel.tunnel import LOOPBACK
 
 _THREADS = 4
 _SCHEME = "distrlcc"
 
-PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
-
 
 def _open_rpc(spec: RankSpec, admission: Admission) -> None:
-    """Join the RPC group of the members that were admitted, on the admission's interface only.
+    """Join the RPC group of the members that were admitted, on the spec's interface only.
 
     Raises:
         GroupError: Not all came in time.
     """
     # Name the group's interface, and its store: no member opens another.
-    interface, rank, seconds = admission.interface, admission.rank, limits().join
-    size, store, gate = len(admission.workers) + 1, admission.store, None
+    rank, seconds, gate = admission.rank, limits().join, None
+    size, store = len(admission.workers) + 1, admission.store
+    interface = interface_towards(spec.address, spec.interface)
     inside = interface_towards(LOOPBACK) if spec.gate else interface
     os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = inside.name
     if spec.gate:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Engine
 from distrlcc.actors.worker_table import WorkerTable
-from distrlcc.limits import limits
 from distrlcc.parallel.start import TrainJob
 from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
@@ -41,12 +40,12 @@ def train_on_engine(
     *,
     feed: RemoteProgress | None = None,
     stopper: Stopper | None = None,
-    patience: float | None = None,
+    patience: float,
 ) -> int:
     """Train with an engine's workers; return 0 or the signal that ended the run.
 
     A ``feed`` receives what would be shown here, a ``stopper`` the signals of another process. The
-    first worker has ``patience`` seconds to start, `Limits.start` if None.
+    first worker has ``patience`` seconds to start.
 
     Raises:
         DistrlccError: See `train`.
@@ -64,7 +63,6 @@ def train_on_engine(
         stack.enter_context(shown)
         table = WorkerTable(shown, job.out / "workers.jsonl", run.check)
         # Start the workers, and train.
-        patience = limits().start if patience is None else patience
         seconds = state.counters.seconds
         stack.enter_context(
             source.start(engine, table, stopper, seconds=seconds, patience=patience)

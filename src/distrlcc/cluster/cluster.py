@@ -41,8 +41,6 @@ from distrlcc.runs.identity import differences
 _STARTED = "Ray runtime started."
 _OF_OTHERS = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"}
 """Variables with tokens and addresses of other clusters."""
-_LOCAL = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
-"""One of this machine's addresses in the kernel's table of routes."""
 
 
 def health() -> dict[str, str]:
@@ -80,7 +78,7 @@ def start_head(
     """
     _require_none_here()
     own = head_interface(ip, interface)
-    token = checked_token(own_token(), TOKEN) if own_token() else state.kept_token()
+    token = checked_token(own_token()) if own_token() else state.kept_token()
     token = token or secrets.token_hex(32)
     dashboard = ("--dashboard-host=127.0.0.1", f"--dashboard-port={state.DASHBOARD_PORT}")
     node = _plan(own, own.address, port, ("--head", *dashboard, *flags), allow_public)
@@ -205,7 +203,7 @@ def head_interface(ip: str, name: str) -> Interface:
         chosen = [each for each in chosen if each.address == address]
     elif not name:
         chosen = [each for each in chosen if not each.address.startswith("127.")]
-    if len(chosen) == 1:
+    if len(chosen) == 1 or (chosen and name):  # of several addresses of one the first
         return chosen[0]
     if ip or name:
         names = ", ".join(map(str, found)) or "none"
@@ -220,11 +218,6 @@ def head_interface(ip: str, name: str) -> Interface:
 def addresses() -> list[Interface]:
     """Return this machine's addresses: also several of one interface, and those of IPv6."""
     found = interfaces()
-    known = {each.address for each in found}
-    for address in _LOCAL.findall(Path("/proc/net/fib_trie").read_text()):
-        if address not in known:
-            known.add(address)
-            found.append(Interface("one more", address))
     with suppress(FileNotFoundError):  # no IPv6 in this kernel
         for line in Path("/proc/net/if_inet6").read_text().splitlines():
             number, *_, name = line.split()

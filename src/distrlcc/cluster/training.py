@@ -21,7 +21,13 @@ from distrlcc.cluster.placement import Reservation
 from distrlcc.errors import OutputError
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import TrainJob, behind_tunnel, open_directory, train_rank
+from distrlcc.parallel.start import (
+    TrainJob,
+    behind_tunnel,
+    open_directory,
+    rank_spec,
+    train_rank,
+)
 from distrlcc.parallel.store import Master
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
@@ -77,24 +83,15 @@ def train_ranks_on_ray(
         lives, attempt = DEATHS if elastic else 0, 0
         token = secrets.token_hex(32)
         master = Master(run.here, 0, token=token)
-        spec = RankSpec(
-            address=run.here,
-            port=master.port,
-            slot=0,
-            size=processes,
-            device="cuda:0" if gpus else "cpu",
-            elastic=elastic,
-            interface=group.interface,
-            join_seconds=group.join_seconds,
-            timeout_seconds=config.distributed.timeout_s,
-        )
+        own = replace(group, elastic=elastic, gpu=0 if gpus else -1)
+        spec = rank_spec(RankSpec(run.here, master.port, 0, processes), config, own)
         try:
             # Start all, and again where the run does not heal by itself.
             while not run.results:
                 master.begin(attempt)
                 for slot in range(count):
-                    own = replace(spec, slot=slot, attempt=attempt)
-                    run.start(f"rank {slot}", RayRank, slot, (own, job, token), lives)
+                    place = replace(spec, slot=slot, attempt=attempt)
+                    run.start(f"rank {slot}", RayRank, slot, (place, job, token), lives)
                 try:
                     run.watch(processes, partial(master.update, attempt))
                 except MemberGoneError as error:

@@ -108,14 +108,15 @@ class Rollout:
     def copy(self) -> Rollout:
         """Return a copy that later writes do not touch, without the rows that were not written."""
         kept: dict[str, Any] = {}
-        for name, array in self._arrays().items():
+        for name, array in self.arrays().items():
             rows = self.steps if name not in _PER_ENVIRONMENT_AXIS else len(array)
             if name == "states":
                 rows = -(-self.steps // self.sequence_length) if len(array) else 0
             kept[name] = array[:rows].copy()
         return replace(self, **kept)
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by name, unwritten rows included."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
 
@@ -132,8 +133,8 @@ def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
     cut = [r.copy() for r in rollouts]
     joined: dict[str, Any] = {
         name: np.concatenate(
-            [r._arrays()[name] for r in cut], axis=_PER_ENVIRONMENT_AXIS.get(name, 1)
+            [r.arrays()[name] for r in cut], axis=_PER_ENVIRONMENT_AXIS.get(name, 1)
         )
-        for name in cut[0]._arrays()
+        for name in cut[0].arrays()
     }
     return replace(cut[0], **joined, version=min(r.version for r in rollouts))

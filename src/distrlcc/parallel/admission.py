@@ -34,7 +34,7 @@ def own_token() -> str:
     return os.environ.get(TOKEN, "")
 
 
-def checked_token(token: str, source: str) -> str:
+def checked_token(token: str) -> str:
     """Return a token that may guard a cluster.
 
     Raises:
@@ -42,11 +42,11 @@ def checked_token(token: str, source: str) -> str:
     """
     if len(token) < _SHORTEST:
         raise ConfigError(
-            f"{source} has {len(token)} characters; expected {_SHORTEST} or more, such as those of "
+            f"{TOKEN} has {len(token)} characters; expected {_SHORTEST} or more, such as those of "
             "'openssl rand -hex 32', as it lets anyone run code on all machines"
         )
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise ConfigError(f"{source}: expected letters and digits, without spaces")
+        raise ConfigError(f"{TOKEN}: expected letters and digits, without spaces")
     return token
 
 
@@ -61,7 +61,7 @@ def guard(token: str, address: str) -> str:
             f"{address} is not on this machine alone: set {TOKEN} as on node 0, which prints the "
             "whole line for the others where it makes one itself"
         )
-    return checked_token(token, TOKEN)
+    return checked_token(token)
 
 
 def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> str:

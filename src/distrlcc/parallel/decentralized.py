@@ -123,10 +123,9 @@ class ElasticGroup:
         # Rank 0 begins late where it has scored, which is not being slow.
         group, config = self._group, state.config
         late = group.leads and state.paused()
-        if late or group.size == 1 or not isinstance(config, RunConfig):
+        if late or group.size == 1 or not config.distributed.straggler_share:
             return None
-        if config.distributed.straggler_share == 0.0:
-            return None
+        assert isinstance(config, RunConfig)  # an imitation run's share is 0
         return StragglerRule(group, config.distributed, config.rollout_length, self._paces)
 
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:

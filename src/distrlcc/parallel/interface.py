@@ -6,14 +6,17 @@ the routing table knows both. Addresses are IPv4.
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.errors import ConfigError
-from distrlcc.net.device import address_of
 
 _NET = Path("/sys/class/net")
+_SIOCGIFCONF, _ENTRY_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq where pointers have 64 bits
 _NO_HARDWARE_ADDRESS = "65534"  # ARPHRD_NONE: TUN devices and WireGuard
 
 
@@ -29,9 +32,17 @@ class Interface:
 
 
 def interfaces() -> list[Interface]:
-    """Return this machine's interfaces that have an IPv4 address."""
-    found = {name: address_of(name) for _, name in socket.if_nameindex()}
-    return [Interface(name, str(own.ip)) for name, own in found.items() if own is not None]
+    """Return this machine's IPv4 addresses, each with its interface, which may have several."""
+    room = array("B", bytes(1024 * _ENTRY_BYTES))
+    request = struct.pack("iP", len(room), room.buffer_info()[0])  # struct ifconf
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        size, _ = struct.unpack("iP", fcntl.ioctl(control, _SIOCGIFCONF, request))
+    entries = (room[at : at + _ENTRY_BYTES].tobytes() for at in range(0, size, _ENTRY_BYTES))
+    return [
+        # A label as in eth0:x is none of the interface's name.
+        Interface(e[:16].partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(e[20:24]))
+        for e in entries
+    ]
 
 
 def resolve(host: str) -> str:
@@ -104,7 +115,7 @@ def tunnel_towards(host: str) -> Interface:
     """
     tunnels = [interface for interface in interfaces() if is_tunnel(interface.name)]
     routed = interface_towards(host)
-    if routed in tunnels or len(tunnels) == 1:
+    if routed in tunnels or len({tunnel.name for tunnel in tunnels}) == 1:
         return routed if routed in tunnels else tunnels[0]
     names = ", ".join(map(str, tunnels)) or "none"
     raise ConfigError(

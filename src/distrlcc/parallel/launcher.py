@@ -31,14 +31,10 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, RunWatch, open_tunnel, wait_for_attempt
 from distrlcc.plugins import blame
 from distrlcc.processes import LAUNCHER, die_with_parent
-from distrlcc.runs.stopper import Stopper
+from distrlcc.runs.stopper import SIGNALS, Stopper
 from distrlcc.storage import say
 
 Target = Callable[[RankSpec, Any], Any]
-
-_GROUP_SIGNALS = {signal.SIGTERM, signal.SIGHUP}
-"""As `timeout`, systemd and schedulers send them to all processes of a group."""
-
 
 _LOST = 255
 """What multiprocessing gives as a process's exit code when its fork server died."""
@@ -295,7 +291,7 @@ class Launcher:
         # A signal to all processes must end neither the fork server, with which the ranks would
         # die, nor a process that still imports: both begin with it held back.
         resource_tracker.ensure_running()  # first, as it lets signals through when it starts
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_GROUP_SIGNALS})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         os.environ[LAUNCHER] = str(os.getpid())
         try:
             process.start()
@@ -379,7 +375,7 @@ def _main(
     os.environ.clear()
     os.environ.update(environment)
     gc.freeze()  # what the server imported is never garbage: no look at it, no copy of its pages
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS} - {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and sends SIGTERM
     mark_rank(spec.slot)
     try:

@@ -195,8 +195,7 @@ class Membership:
         if own < attempt:
             raise GroupError("the run was started again without this process")
         # Of two that are as far, the one whose name comes first stays.
-        ranked = sorted(present, key=lambda member: member.name, reverse=True)
-        ranked.sort(key=lambda member: member.step)
+        ranked = sorted(present, key=lambda m: (-m.step, m.name), reverse=True)
         return sorted({m.slot: m for m in ranked if m.attempt == attempt}.values())
 
     def _connect(self) -> Any:

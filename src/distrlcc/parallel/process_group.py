@@ -17,11 +17,11 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distrlcc.errors import ConfigError, DistrlccError, GroupError, NoGroupError
+from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.learn.learner import checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
@@ -38,6 +38,7 @@ from distrlcc.parallel.interface import Interface, interface_towards, is_loopbac
 from distrlcc.parallel.membership import Member, Membership
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import (
+    PrefixStore,
     connect,
     has_ended,
     master_needed,
@@ -45,7 +46,7 @@ from distrlcc.parallel.store import (
     note_end,
     number_in,
     raise_to,
-    way_to,
+    reach,
 )
 from distrlcc.parallel.tunnel import LOOPBACK
 from distrlcc.processes import let_threads_preempt
@@ -56,7 +57,7 @@ _FAILURES = 5
 _GLOO_PATIENCE, _LEAST = 5, 1.0
 """How many times its limit gloo waits for a connection; the least that it is given, s."""
 
-PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -126,31 +127,21 @@ class ProcessGroup:
             with master_needed(self.spec):
                 self.run = handshake(self._store, self.spec, self._identity, self.run)
                 if self.spec.gate:
-                    lighthouse = f"{LOOPBACK}:{self._way_to_lighthouse()}"
+                    host, port = reach(self.spec, "lighthouse", self.spec.join_seconds)
+                    lighthouse = f"{host}:{port}"
                 else:
                     lighthouse = receive(self._store, self.spec, "lighthouse").decode()
                 self._membership = Membership(
-                    self.spec, lighthouse, self.interface.address, self._newest_attempt
+                    self.spec,
+                    lighthouse,
+                    self.interface.address,
+                    lambda: self._from_store(newest_attempt, self.spec.attempt),
                 )
                 self._wait_for_all()
         except BaseException:
             self.__exit__()
             raise
         return self
-
-    def _way_to_lighthouse(self) -> int:
-        """Return its port; a network may fail for a while."""
-        deadline = time.monotonic() + self.spec.join_seconds
-        while True:
-            try:
-                return way_to(self.spec, "lighthouse")
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise NoGroupError(
-                        f"the master at {self.spec.address}:{self.spec.port} cannot be reached: "
-                        f"{error.strerror or error} for {self.spec.join_seconds:.0f} s"
-                    ) from None
-            time.sleep(limits().tick)
 
     def __exit__(self, *error: object) -> None:
         self._tear_down()
@@ -187,7 +178,7 @@ class ProcessGroup:
         failures = 0
         while True:
             # Wait for all living members: which left and which joined since the last time?
-            self._asked = _boot_time()
+            self._asked = time.clock_gettime(time.CLOCK_BOOTTIME)
             own = {"broken": self._broken, "builds": self._builds, "group": self._group}
             members = self._membership.agree(step, ready=ready, **own)
             before, now = ({m.name for m in some} for some in (self.members, members))
@@ -196,7 +187,7 @@ class ProcessGroup:
             # May the run go on?
             if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
-            if (left or not before) and self._has_ended():
+            if (left or not before) and self._from_store(has_ended, False, self.spec.attempt):
                 raise RunEndedError("the run has ended; there is nothing to join")
             # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
@@ -273,39 +264,32 @@ class ProcessGroup:
 
     def note_record(self, update: int) -> None:
         """Note that an update's row of metrics is written; for rank 0."""
-        with suppress(RuntimeError):  # a master that is gone is seen at the next quorum
-            self._store.set(f"{self.spec.attempt}/recorded", str(update))
+        key = f"{self.spec.attempt}/recorded"
+        self._from_store(lambda store: store.set(key, str(update)), None)
 
     def newest_record(self) -> int:
         """Return the newest update whose row a rank 0 has written; 0 if none is known."""
-        with suppress(RuntimeError):
-            return max(number_in(self._store, f"{self.spec.attempt}/recorded"), 0)
-        return 0
+        return max(self._from_store(number_in, 0, f"{self.spec.attempt}/recorded"), 0)
 
     def note_end(self) -> None:
         """Note that the run has ended and is saved; for rank 0."""
-        with suppress(RuntimeError):
-            note_end(self._store, self.spec.attempt, self.epoch)
+        self._from_store(note_end, None, self.spec.attempt, self.epoch)
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
         if not self.leads:
             return False
-        if _boot_time() - self._asked < limits().silence / 2:
+        # A clock that goes on while the machine is suspended.
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - self._asked < limits().silence / 2:
             return True  # it was not silent for long enough to be replaced; asking takes 1 ms
-        with suppress(RuntimeError):
-            return raise_to(self._store, self.epoch) == self.epoch
-        return True  # cut off from the master: epochs in the folder and the storage tell
+        # Cut off from the master, epochs in the folder and the storage tell.
+        return self._from_store(raise_to, self.epoch, self.epoch) == self.epoch
 
-    def _has_ended(self) -> bool:
+    def _from_store(self, ask: Callable[..., T], otherwise: T, *words: Any) -> T:
+        """Ask the master's store; one that is gone is seen at the next quorum."""
         with suppress(RuntimeError):
-            return has_ended(self._store, self.spec.attempt)
-        return False
-
-    def _newest_attempt(self) -> int:
-        with suppress(RuntimeError):
-            return newest_attempt(self._store)
-        return self.spec.attempt
+            return ask(self._store, *words)
+        return otherwise
 
     def _tear_down(self) -> None:
         if dist.is_initialized():
@@ -394,10 +378,8 @@ class ProcessGroup:
         return self._add(0) - self._rounds * self.size if self.size > 1 else 0
 
     def _add(self, amount: int) -> int:
-        try:
-            return int(self._store.add(f"{self._group}/rollouts", amount))
-        except RuntimeError:
-            return 0  # no rank is cut short then; a master that is gone is seen at the next quorum
+        # Without the master no rank is cut short.
+        return self._from_store(lambda store: int(store.add(f"{self._group}/rollouts", amount)), 0)
 
 
 def _check_private(interface: Interface, *, named: bool) -> None:
@@ -411,11 +393,6 @@ def _check_private(interface: Interface, *, named: bool) -> None:
             f"NCCL would speak over {interface} without encryption or any check of who is there: "
             "use a VPN, or name an interface of a network that you trust with --interface"
         )
-
-
-def _boot_time() -> float:
-    """Return a time, s, that goes on while the machine is suspended, where the system has one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def checked_device(name: str) -> torch.device:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -106,9 +106,10 @@ def open_directory(
 
     Where it is opened again by another process, ``run`` names the run.
     """
+    run = run or uuid.uuid4().hex
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
-    storage = options.place(run or uuid.uuid4().hex)
+    storage = options.place(run)
     with ExitStack() as stack:
         if storage is not None:
             stack.enter_context(stored(storage, options.out, resume=options.resume))
@@ -118,8 +119,7 @@ def open_directory(
         directory.storage = storage
         stack.enter_context(directory)
         directory.lock()
-        if run:
-            directory.belong_to(run)
+        directory.belong_to(run)
         try:
             yield directory
         except (Exception, SystemExit):  # a user's code may raise either
@@ -149,7 +149,6 @@ def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple
     with open_directory(state.config, options) as run:
         if options.resume:
             state.load(run)
-        run.belong_to(uuid.uuid4().hex)
         run.lead()
         if options.resume:
             run.rewind(state.counters.update)
@@ -236,7 +235,7 @@ def start_node(
     node = node or Node()
     first, size = node.index * processes, node.count * processes
     specs = [
-        _spec(RankSpec(node.address, node.port, first + local, size), config, group, local)
+        rank_spec(RankSpec(node.address, node.port, first + local, size), config, group, local)
         for local in range(processes)
     ]
     for spec in specs:
@@ -245,7 +244,7 @@ def start_node(
         share = Share.of(config.num_envs, first, size, config.env.unit)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
-    with _job(config, options, node.index) as job:
+    with node_job(config, options, node.index) as job:
         told = node.invitation
         outcome = Launcher(train_rank, job, specs, restarts=group.restarts, invitation=told).run()
     heard = 0 if group.elastic else outcome.results.get(first, 0)  # another node's signal
@@ -257,8 +256,8 @@ def start_node(
     return code
 
 
-def _spec(
-    place: RankSpec, config: RunConfig | ImitateConfig, group: GroupOptions, local: int
+def rank_spec(
+    place: RankSpec, config: RunConfig | ImitateConfig, group: GroupOptions, local: int = 0
 ) -> RankSpec:
     """Return the whole spec of this machine's process ``local``."""
     return replace(
@@ -272,7 +271,9 @@ def _spec(
 
 
 @contextmanager
-def _job(config: RunConfig | ImitateConfig, options: RunOptions, node: int) -> Iterator[TrainJob]:
+def node_job(
+    config: RunConfig | ImitateConfig, options: RunOptions, node: int
+) -> Iterator[TrainJob]:
     """Return the ranks' job; node 0 begins the run's directory, or opens it.
 
     Another node needs a directory only if one of its ranks leads.
@@ -319,21 +320,21 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
     mark_rank(slot)
     try:
         with ExitStack() as stack:
-            spec, master = _torchrun_spec(config, group)
+            spec, master, _store = _torchrun_spec(config, group)  # who serves the store keeps it
             if master is not None:
                 stack.callback(master.close)
             spec = stack.enter_context(behind_tunnel(spec, own_token(), master))
             if slot == 0 and spec.attempt and (options.out / "config.toml").exists():
                 options = replace(options, resume=True)
-            stopped = train_rank(spec, stack.enter_context(_job(config, options, slot)))
+            stopped = train_rank(spec, stack.enter_context(node_job(config, options, slot)))
     except DistrlccError as error:
         sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
         return error.exit_code
     return 128 + stopped if stopped else 0
 
 
-def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Master | None]:
-    """Return this rank's spec; on rank 0 with the master that it serves.
+def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Master | None, Any]:
+    """Return this rank's spec; on rank 0 the master that it serves; and torchrun's store.
 
     The others find the master's address in torchrun's own store. That outlives a restart, and
     agents count restarts differently, so rank 0 counts them there, and the others try addresses
@@ -385,4 +386,4 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
         ) from None
     local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
     place = RankSpec(host, number, slot, size, attempt=attempt)
-    return _spec(place, config, replace(group, elastic=False), local), master
+    return rank_spec(place, config, replace(group, elastic=False), local), master, store

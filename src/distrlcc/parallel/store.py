@@ -27,6 +27,7 @@ from distrlcc.parallel.tunnel import LOOPBACK
 _EPOCH = "epoch"
 _MOST_DIGITS = 18
 TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]
+PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
 
 
 class Master:
@@ -121,15 +122,33 @@ def open_tunnel(spec: RankSpec, token: str) -> Tunnel | None:
         return Tunnel(listen(own, 0), token, {})
 
 
-def way_to(spec: RankSpec, service: str) -> int:
-    """Return the loopback port that leads to a service of the master behind its tunnel.
+def reach(spec: RankSpec, service: str, wait: float) -> tuple[str, int]:
+    """Return where a service of the master is reached from here; try for ``wait`` seconds.
+
+    Without a tunnel the service is the store.
 
     Raises:
-        OSError: It cannot be reached.
-        GroupError: There is another token, or no tunnel; or this machine's own is gone.
+        ConfigError: There is no such interface, or no route.
+        GroupError: Nothing listens there, there is another token, or this machine's tunnel is gone.
     """
-    with Gate(spec.gate) as gate:
-        return gate.way(f"{spec.address}:{spec.port}", service)
+    interface, begin = interface_towards(spec.address, spec.interface), time.monotonic()
+    while True:
+        try:
+            if spec.gate:
+                with Gate(spec.gate) as gate:
+                    return LOOPBACK, gate.way(f"{spec.address}:{spec.port}", service)
+            own = interface.address, 0
+            with socket.create_connection((spec.address, spec.port), limits().call, own):
+                return spec.address, spec.port
+        except OSError as error:
+            waited = time.monotonic() - begin
+            if waited > wait:
+                raise NoGroupError(
+                    f"the master at {spec.address}:{spec.port} cannot be reached over {interface}: "
+                    f"{error.strerror or error} for {waited:.0f} s; start node 0 first, and check "
+                    "--ip, --port and --interface"
+                ) from None
+            time.sleep(limits().tick)
 
 
 @contextmanager
@@ -151,28 +170,10 @@ def connect(spec: RankSpec, wait: float) -> Any:
     """Return a client of the master's store, once something listens there; try ``wait`` seconds.
 
     Raises:
-        ConfigError: There is no such interface, or no route.
-        GroupError: Nothing does, or not a store.
+        ConfigError: See `reach`.
+        GroupError: See `reach`; or what listens there is no store.
     """
-    # Wait until something listens there.
-    interface = interface_towards(spec.address, spec.interface)
-    address, port, begin = spec.address, spec.port, time.monotonic()
-    while True:
-        try:
-            if spec.gate:
-                address, port = LOOPBACK, way_to(spec, "store")
-                break
-            with socket.create_connection((address, port), limits().call, (interface.address, 0)):
-                break
-        except OSError as error:
-            waited = time.monotonic() - begin
-            if waited > wait:
-                raise NoGroupError(
-                    f"the master at {spec.address}:{spec.port} cannot be reached over {interface}: "
-                    f"{error.strerror or error} for {waited:.0f} s; start node 0 first, and check "
-                    "--ip, --port and --interface"
-                ) from None
-            time.sleep(limits().tick)
+    address, port = reach(spec, "store", wait)
     # Open the store in a thread: a server of another kind may let torch wait forever.
     opened: Future[Any] = Future()
     limit = timedelta(seconds=limits().call)

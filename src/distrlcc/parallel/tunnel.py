@@ -26,7 +26,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from distrlcc.errors import GroupError, reading
 from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent, run_soon
 
@@ -70,27 +69,6 @@ class Settings(msgspec.Struct):
     listener: int
     control: int
     parent: int
-
-
-def read_target(header: bytes) -> int | str:
-    """Return the port or service that another machine's tunnel asks for.
-
-    Raises:
-        GroupError: It asks for something else.
-    """
-    with reading(GroupError, "no port or service"):
-        found: int | str = msgspec.msgpack.decode(header, type=Port | Name)
-    return found
-
-
-def read_ask(line: bytes) -> Ask:
-    """Return what a process of this machine asks for.
-
-    Raises:
-        GroupError: It asks for something else.
-    """
-    with reading(GroupError, "no question"):
-        return msgspec.json.decode(line, type=Ask)
 
 
 def contexts(token: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -228,19 +206,16 @@ class _Server:
                 await asyncio.sleep(limits().tick)
                 continue
             waiting = self._unfinished.setdefault(host, {})
-            if sum(map(len, self._unfinished.values())) >= _UNFINISHED:
-                self._drop_oldest(max(self._unfinished.values(), key=len))
-            elif len(waiting) >= _UNFINISHED_OF_HOST:
-                self._drop_oldest(waiting)
+            full = sum(map(len, self._unfinished.values())) >= _UNFINISHED
+            crowd = max(self._unfinished.values(), key=len) if full else waiting
+            if full or len(crowd) >= _UNFINISHED_OF_HOST:
+                # End a host's oldest attempt, so that its newest and other hosts' have room.
+                oldest = next(iter(crowd))
+                del crowd[oldest]
+                oldest.cancel()
             task = self._do(self._admit(connection, host))
             waiting[task] = None
             await asyncio.sleep(0)  # a flood of connections must not keep others waiting
-
-    def _drop_oldest(self, waiting: dict[asyncio.Task[None], None]) -> None:
-        """End a host's oldest attempt, so that its newest and other hosts' have room."""
-        oldest = next(iter(waiting))
-        del waiting[oldest]
-        oldest.cancel()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -258,8 +233,8 @@ class _Server:
             async with asyncio.timeout(limits().call):
                 await loop.connect_accepted_socket(lambda: end, connection, ssl=self._listens)
                 (size,) = await end.read(1)
-                target = read_target(await end.read(size))
-        except (OSError, TimeoutError, GroupError, asyncio.CancelledError):
+                target: int | str = msgspec.msgpack.decode(await end.read(size), type=Port | Name)
+        except (OSError, ValueError, asyncio.CancelledError):  # ValueError: it asks for nothing
             _abort(end)
             connection.close()
             return
@@ -312,7 +287,8 @@ class _Server:
             far = await self._dial(ask)
             if isinstance(ask.target, int):
                 port = end.transport.get_extra_info("sockname")[1]
-                far.answers = (_at(ask.target), _at(port))
+                old, new = (f"{LOOPBACK}:{number}".encode() for number in (ask.target, port))
+                far.answers = old, new
             end.join(far)
         except OSError:
             end.transport.close()
@@ -327,10 +303,10 @@ class _Server:
         try:
             own = struct.unpack("3i", found)[1] == os.geteuid()
             while own and (line := await reader.readline()):
-                ask = read_ask(line)
+                ask = msgspec.json.decode(line, type=Ask)
                 answer = await self._answer(ask, ports, servers)
                 writer.write(msgspec.json.encode(answer) + b"\n")
-        except (OSError, ValueError, GroupError):
+        except (OSError, ValueError):
             pass
         finally:
             writer.close()
@@ -352,7 +328,7 @@ class _Server:
             return Answer(await self._open(ask, servers))
         try:
             _abort(await self._dial(ask))
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             return _problem(error)
         way = (ask.host, ask.port, target)
         if way not in self._ways:
@@ -378,10 +354,6 @@ def _say(_: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
     if error is not None and not isinstance(error, OSError):
         sys.stderr.write(f"distrlcc: the tunnel goes on after {error!r:.200}\n")
         sys.stderr.flush()
-
-
-def _at(port: int) -> bytes:
-    return f"{LOOPBACK}:{port}".encode()
 
 
 def _problem(error: OSError) -> Answer:
