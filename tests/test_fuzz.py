@@ -495,7 +495,7 @@ def datagram(folder: Path) -> tuple[Document, Parse]:
         wire.encode_hello(wire.Hello(1, bytes(16), 1400)),
         wire.encode_answer(wire.Answer(1, refusal="no room"), KEY),
         wire.data_header(1, 9, 3).ljust(wire.MIN_DATAGRAM, b"\0"),
-        wire.encode_ack(wire.Acknowledgement(1, ((7, 9), (1, 3)), 5, 900), KEY),
+        wire.encode_ack(wire.Acknowledgement(1, ((7, 9), (1, 3))), KEY),
         bytes.fromhex("4500001c000000004011000001020304050607080102030400080000"),
     ]
 
@@ -518,7 +518,7 @@ def session(folder: Path) -> tuple[Document, Parse]:
     hello = st.tuples(st.one_of(sessions, st.integers(1, 200)), st.sampled_from([512, 1472, 65507]))
     others = [
         wire.encode_answer(wire.Answer(1, refusal="no room"), KEY),
-        wire.encode_ack(wire.Acknowledgement(1, ((7, 9), (1, 3)), 5, 900), KEY),
+        wire.encode_ack(wire.Acknowledgement(1, ((7, 9), (1, 3))), KEY),
         b"DLCC\x03" + bytes(600),
     ]
     datagrams = st.one_of(

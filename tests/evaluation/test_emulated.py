@@ -123,7 +123,7 @@ def test_others_are_ours_or_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
-    late = (Flow("reno", start_s=6.0), Flow("vegas", start_s=9.0))
+    late = (Flow("reno", start_s=6.0), Flow("vegas", start_s=9.0), Flow("vegas", start_s=7.95))
     flows = (Flow(start_s=1.5), Flow("fixed", cwnd=7.0, stop_s=4.0), *late)
     scenario = Scenario("s", Link(rate_mbps=12.0), flows, duration_s=8.0, seed=2)
     first, second, third = real_flows(scenario, _real("kernel-reno"))
@@ -145,6 +145,7 @@ def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
         ((Flow(pacing_mbps=5.0),), "s, flow 1: pacing_mbps is for the simulated"),
         ((Flow(), Flow("cubic", ecn=True)), "s, flow 2: ecn is for the simulated"),
         ((Flow(cwnd=5.0),), "of real packets only fixed takes it, not cubic"),
+        ((Flow(start_s=9.95),), "s, flow 1 sends for 0.05 s: expected 0.1 or more"),
         ((Flow(), Flow("oracle")), "s, flow 2: unknown scheme of the emulated world 'oracle'"),
     ],
 )
@@ -398,6 +399,15 @@ def test_flows_share_a_link_from_their_start_times_on(tmp_path: Path) -> None:
         times = arrived[FIRST_PORT + place]
         assert times[0] - zero == pytest.approx(begin, abs=400)
         assert times[-1] - zero < end + 390
+
+
+@_real_packets
+def test_a_link_with_codel_is_scored() -> None:
+    link = Link(rate_mbps=12.032, delay_ms=10.0, aqm="codel:packets=50")
+    scenario = Scenario("codel", link, (Flow(cwnd=60.0),), duration_s=2.4)
+    figures = run_link(scenario, real_flows(scenario, _real("fixed"))).figures
+    assert figures["utilisation"] > 0.5
+    assert figures["loss"] > 0.0  # 60 packets on a path of 21 stay too long in its queue
 
 
 @pytest.mark.long

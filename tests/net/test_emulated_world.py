@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from time import monotonic_ns
 
 import numpy as np
 import pytest
 
-from distrlcc.errors import LinkError
+from distrlcc.errors import ConfigError, LinkError
 from distrlcc.net.emulated_world import EmulatedWorld, StepResult, WorldProcess
 from distrlcc.net.flows import DATAGRAM_BYTES, RelayLink, Timers
 from distrlcc.net.udp_socket import Address, UdpSocket
@@ -93,6 +94,16 @@ def test_rivals_share_a_link_and_start_when_they_say() -> None:
     together = _sum(results[150:], "acked")[0] / 100
     assert alone > 5.0
     assert together < 0.9 * alone
+
+
+def test_a_rival_that_cannot_begin_is_named_at_once(tmp_path: Path) -> None:
+    source = Path("examples/plugins/scheme.py").read_text()
+    (tmp_path / "mine.py").write_text(source)
+    flows = (Flow(), Flow(f"{tmp_path}/mine.py:near"))
+    scenario = _scenario(rate_mbps=12.0, flows=flows)
+    (tmp_path / "mine.py").write_text(f"{source}# another\n")
+    with _world(scenario) as world, pytest.raises(ConfigError, match="has changed"):
+        _run(world, [10.0], 1)
 
 
 def test_a_pause_belongs_to_no_step_and_traffic_goes_on() -> None:

@@ -34,6 +34,7 @@ LINK = ("--up", "12", "--down", "12")
         (("--scenario", "random"), "links; expected one"),
         (("--scenario", "random/test/3", "--delay", "5"), "--delay and --scenario"),
         (("--scenario", "random/test/3", "--log-down", "{}/l"), "give --down"),
+        (("--scenario", "random/test/3", "--queue-down", "droptail:packets=5"), "give --down"),
     ],
     ids=lambda value: " ".join(value)[:50] if isinstance(value, tuple) else None,
 )

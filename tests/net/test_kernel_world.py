@@ -166,7 +166,11 @@ def links() -> Iterator[WorldProcess]:
     links = WorldProcess(1, kernel_world.__name__)
     yield links
     links.close()
-    assert f"rl{links.pid}" not in kernel_controls()
+    assert _controls_of(links.pid) == []
+
+
+def _controls_of(pid: int) -> list[str]:
+    return [name for name in kernel_controls() if name.startswith(f"rl{pid}_")]
 
 
 def _load(links: WorldProcess, *flows: Flow) -> None:
@@ -244,8 +248,7 @@ def test_a_rival_shares_the_link(links: WorldProcess) -> None:
 def test_nothing_stays_of_links_that_are_killed(links: WorldProcess) -> None:
     _load(links)
     _run(links, 10, 20.0)
-    control = f"rl{links.pid}"
-    assert control in kernel_controls()
+    (control,) = _controls_of(links.pid)
     os.kill(links.pid, signal.SIGKILL)
     with pytest.raises(LinkError, match="signal 9"):
         _run(links, 3, 20.0)
@@ -256,7 +259,8 @@ def test_nothing_stays_of_links_that_are_killed(links: WorldProcess) -> None:
 def test_links_that_stood_still_take_their_flows_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(KernelWorld(1)) as links:
         links.load(0, Scenario("test", LINK))
-        control = find_control(f"rl{os.getpid()}")
+        (name,) = _controls_of(os.getpid())
+        control = find_control(name)
 
         def run(seconds: float) -> float:
             acked, end = 0.0, time.monotonic() + seconds

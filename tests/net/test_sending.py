@@ -19,7 +19,7 @@ from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.sending import Request, send
 from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.transport import wire
-from distrlcc.transport.handshake import Session
+from distrlcc.transport.handshake import Admission, Session
 from distrlcc.transport.wire import Answer, Hello, Kind
 from tests.hosts import wait_until
 
@@ -146,7 +146,7 @@ def test_strangers_are_ignored_and_counted(served: Served) -> None:
     address = served.socket.address
     with UdpSocket(connect=address) as stranger:
         other = bytearray(_hello(99))
-        other[4] = 3
+        other[4] = wire.VERSION + 1
         told = _ask(stranger, bytes(other))
         assert (told[5], len(told) < len(other)) == (Kind.ANSWER, True)
 
@@ -172,7 +172,7 @@ def test_a_sender_believes_its_receiver_alone(served: Served) -> None:
 
     def disturb(step: Step) -> None:
         (session,) = served.sessions
-        ack = wire.Acknowledgement(session.number, ((0, 10**6),), 0, 0)
+        ack = wire.Acknowledgement(session.number, ((0, 10**6),))
         forged[:] = [
             wire.encode_ack(ack, bytes(32)),
             wire.encode_answer(Answer(session.number, refusal="x"), bytes(32)),
@@ -184,6 +184,53 @@ def test_a_sender_believes_its_receiver_alone(served: Served) -> None:
     assert sent.failure == ""
     assert sent.ignored >= len(forged)
     assert sent.acked <= sent.packets
+
+
+def test_all_of_a_batch_with_many_gaps_is_acknowledged() -> None:
+    with (
+        UdpSocket(bind=("127.0.0.1", 0)) as socket,
+        UdpSocket(connect=socket.address) as client,
+    ):
+        server, numbers = ReceiveServer(socket), set(range(0, 400, 2))  # the others were lost
+        server._receive([(_hello(7), client.address)], monotonic_ns())
+        server._receive([(_data(7, n), client.address) for n in sorted(numbers)], monotonic_ns())
+        told = set[int]()
+        for datagram, _ in client.receive():
+            ack = wire.decode(datagram)
+            if isinstance(ack, wire.Acknowledgement):
+                told |= {n for start, stop in ack.ranges for n in range(start, stop)}
+    assert told == numbers
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_receiver_that_still_acknowledges_is_there_though_the_end_comes_late(
+    answers: bool,
+) -> None:
+    """As behind a queue that is longer than the sender's patience."""
+    admission, stop = Admission(), threading.Event()
+
+    def be_the_receiver(socket: UdpSocket) -> None:
+        acked, last = -1, monotonic_ns() + 500_000_000
+        while not stop.wait(0.02):
+            for datagram, address in socket.receive():
+                reply, session = admission.on_datagram(datagram, address)
+                if reply is not None:
+                    socket.send([reply], address)
+                if session is not None:
+                    key = session.key
+            if admission.sessions and (answers or monotonic_ns() < last):
+                acked += 1  # one packet each 20 ms
+                ack = wire.Acknowledgement(*admission.sessions, ((acked, acked + 1),))
+                socket.send([wire.encode_ack(ack, key)], address)
+
+    with UdpSocket(bind=("127.0.0.1", 0)) as socket:
+        thread = threading.Thread(target=be_the_receiver, args=(socket,))
+        thread.start()
+        controller = SchemeController("fixed", parameter=1000.0)
+        sent = send(socket.address, controller, Request(0.3, timeout_s=1.0))
+        stop.set()
+        thread.join(10.0)
+    assert sent.failure == ("" if answers else "the other end did not confirm the end")
 
 
 @pytest.mark.parametrize("served", [{"count": 1}], indirect=True)

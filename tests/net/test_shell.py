@@ -168,10 +168,10 @@ def test_the_host_has_a_route_to_the_block_alone_and_at_the_end_nothing(
         wait_until(lambda: device not in _indices(), 15.0, "the end of the device")
 
 
-def test_what_runs_outside_ends_with_all_that_it_started(emulator: Any) -> None:
-    code, said, _ = emulator.run(
-        LINK, "--outside", "sh -c 'sleep 98765 & echo $!; wait'", command=["sleep", "0.5"]
-    )
+@pytest.mark.parametrize("leaves", ["", "setsid "])
+def test_what_runs_outside_ends_with_all_that_it_started(leaves: str, emulator: Any) -> None:
+    server = f"sh -c '{leaves}sleep 98765 & echo $!; wait'"  # a daemon leaves the group
+    code, said, _ = emulator.run(LINK, "--outside", server, command=["sleep", "0.5"])
     assert code == 0
     wait_until(lambda: find_process(int(said)) is None, 15.0, "the server's end")
 

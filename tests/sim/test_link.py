@@ -1,5 +1,6 @@
 """Hand-computed fates of packets on the event-driven links, and replays of real logs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,6 @@ def test_a_small_log_is_replayed_and_a_difference_found(tmp_path: Path, old: str
     [
         ("hello\n", "header"),
         (LOG + "12 ? 3\n", "line 9"),
-        (LOG.replace("droptail", "codel"), "'codel' is not modelled"),
     ],
 )
 def test_no_log_is_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
@@ -140,6 +140,25 @@ def test_no_log_is_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
         read_log(path)
     with pytest.raises(TraceError, match="cannot be read"):
         read_log(tmp_path / "none")
+
+
+def test_a_log_of_another_queue_is_read_but_does_not_replay(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text(LOG)
+    (tmp_path / "log").write_text(LOG.replace("droptail", "codel"))
+    plain, log = read_log(tmp_path / "plain"), read_log(tmp_path / "log")
+    assert log == replace(plain, queue="codel")
+    with pytest.raises(TraceError, match="'codel' does not replay"):
+        replay(log, parse_trace(b"1\n", "12"))
+
+
+def test_what_a_command_line_holds_is_no_header(tmp_path: Path) -> None:
+    line = (
+        b"# command line: 'sh' '-c' '# queue: codel [packets=1]\r\x85 # base timestamp: 7 \xff'\n"
+    )
+    (tmp_path / "log").write_bytes(line + LOG.encode())
+    log, plain = read_log(tmp_path / "log"), tmp_path / "plain"
+    plain.write_text(LOG)
+    assert log == read_log(plain)
 
 
 @pytest.mark.parametrize("times", [(0, 10**13), (10**13, 0), (5, 10**13, 6)])

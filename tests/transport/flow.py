@@ -124,7 +124,7 @@ class Transfer:
         if self.end is not None:
             self.ended = ack.ranges[0][1] > self.sender.next_number
             return
-        acked, lost = self.sender.on_ack(ack.ranges, ack.delay_us * 1000, now=self.now)
+        acked, lost = self.sender.on_ack(ack.ranges, now=self.now)
         self.acked += len(acked)
         self.found_lost += len(lost)
         if self.acked >= self.packets:
@@ -165,7 +165,7 @@ class Transfer:
         for datagram in self.batch:
             data = wire.decode(datagram)
             if isinstance(data, Data):
-                self.receiver.on_data(data.number, len(datagram), data.lowest, now=self.now)
+                self.receiver.on_data(data.number, len(datagram), data.lowest)
                 self.delivered.add(data.number)
             else:
                 reply, session = self.admission.on_datagram(datagram, ADDRESS)
@@ -173,7 +173,7 @@ class Transfer:
                     self.session, self.receiver = session, Receiver(session.number)
                 self._answer(reply)
         self.batch.clear()
-        ack = self.receiver.ack_to_send(now=self.now)
+        ack = self.receiver.ack_to_send()
         if ack is not None:
             self._answer(wire.encode_ack(ack, self.session.key))
 

@@ -89,7 +89,7 @@ def test_a_full_receiver_and_a_greedy_host_are_refused_with_the_reason() -> None
 
 def test_another_version_is_told() -> None:
     sender, receiver = opening(), Admission()
-    newer = of_version(3, first(sender))
+    newer = of_version(4, first(sender))
     reply, session = receiver.on_datagram(newer, HERE)
     assert session is None
     assert receiver.counts["other_version"] == 1
@@ -97,14 +97,14 @@ def test_another_version_is_told() -> None:
     assert len(reply) < len(newer)
     answer = wire.decode(reply)
     assert isinstance(answer, Answer)
-    assert (answer.session, answer.refusal) == (7, "expected version 2")
+    assert (answer.session, answer.refusal) == (7, "expected version 3")
     # What the refusal of a receiver of version 1 looks like to this version:
     sender.on_datagram(of_version(1, reply))
-    assert "speaks version 1 of the protocol and this is version 2" in sender.failure
+    assert "speaks version 1 of the protocol and this is version 3" in sender.failure
     # Nothing is answered to what is shorter than the answer, or no HELLO.
     assert receiver.on_datagram(newer[:20], HERE) == (None, None)
-    ack = wire.encode_ack(Acknowledgement(7, ((0, 1),) * 1, 0, 0), bytes(32))
-    assert receiver.on_datagram(of_version(3, ack), HERE) == (None, None)
+    ack = wire.encode_ack(Acknowledgement(7, ((0, 1),)), bytes(32))
+    assert receiver.on_datagram(of_version(4, ack), HERE) == (None, None)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -116,12 +116,12 @@ def test_forgers_that_do_not_see_packets_change_nothing(seed: int) -> None:
     wrong, right = session_key(7, rng.randbytes(16)), session_key(7, bytes([7]) * 16)
     forgeries = [
         wire.encode_answer(Answer(7, refusal="go away"), wrong),
-        wire.encode_answer(Answer(7, bytes(16), 1400, 1), wrong),
-        wire.encode_answer(Answer(8, bytes(16), 1400, 1), session_key(8, bytes(16))),
-        wire.encode_answer(Answer(7, bytes(16), 1453, 1), right),  # larger than was offered
-        wire.encode_ack(Acknowledgement(7, ((0, 1),), 0, 0), wrong),
-        of_version(3, wire.encode_answer(Answer(8, refusal="x"), wrong)),
-        of_version(3, wire.encode_ack(Acknowledgement(7, ((0, 1),), 0, 0), wrong)),
+        wire.encode_answer(Answer(7, bytes(16), 1400), wrong),
+        wire.encode_answer(Answer(8, bytes(16), 1400), session_key(8, bytes(16))),
+        wire.encode_answer(Answer(7, bytes(16), 1453), right),  # larger than was offered
+        wire.encode_ack(Acknowledgement(7, ((0, 1),)), wrong),
+        of_version(4, wire.encode_answer(Answer(8, refusal="x"), wrong)),
+        of_version(4, wire.encode_ack(Acknowledgement(7, ((0, 1),)), wrong)),
         rng.randbytes(40),
     ]
     for forgery in forgeries:

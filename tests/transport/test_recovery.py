@@ -47,16 +47,6 @@ def test_back_off_doubles_between_the_limits_and_no_finer_than_a_millisecond() -
     assert take(RttEstimator(), 300, times=100).rto == pytest.approx(301 * MS, abs=1)
 
 
-def test_the_receivers_delay_is_taken_off_if_the_least_rtt_allows_it() -> None:
-    rtt = RttEstimator()
-    assert rtt.sample(100 * MS, 30 * MS) == 100 * MS  # nothing is known: it stays in
-    assert rtt.sample(150 * MS, 30 * MS) == 120 * MS
-    assert rtt.sample(120 * MS, 30 * MS) == 120 * MS  # 90 ms would be below the least
-    assert rtt.sample(130 * MS, 30 * MS) == 100 * MS
-    assert rtt.sample(90 * MS, 80 * MS) == 90 * MS
-    assert rtt.minimum == 90 * MS
-
-
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=4000))
 def test_outstanding_is_a_dictionary_of_numbers(steps: list[tuple[bool, int]]) -> None:
     outstanding, plain, sent = Outstanding(), dict[int, tuple[int, int, int, int]](), 0

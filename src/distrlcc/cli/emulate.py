@@ -166,6 +166,8 @@ def _link(args: Namespace) -> LinkConfig:
     ]
     if clash:
         raise ConfigError(f"--{clash[0]} and --scenario: the scenario says that; leave one out")
+    if args.queue_down is not None and args.down is None:
+        raise ConfigError("--queue-down: the downlink has no bottleneck; give --down")
     scenario = load_scenario(args.scenario)
     down = downlink(scenario.link)
     if args.down is not None:

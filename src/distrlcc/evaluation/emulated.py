@@ -43,6 +43,8 @@ FIRST_PORT = 24_730
 ATTEMPTS = 2
 _SILENCE = "30"
 """How long a sender sends on into an outage of the link, s."""
+_LEAST_SECONDS = 0.1
+"""How long a sender sends at least."""
 _MOST_PATIENCE_SECONDS = 3600
 _AT_ONCE_S = 1e-6
 _GRAIN_S = 1e-3
@@ -124,7 +126,7 @@ class RealFlow:
 def real_flows(
     scenario: Scenario, contender: Contender, others: str | None = None
 ) -> list[RealFlow]:
-    """Return a scenario's flows, the contender's first; those that never send are left out.
+    """Return a scenario's flows, the contender's first; those that hardly send are left out.
 
     ``others`` are as in `distrlcc.evaluation.contender.rival`.
 
@@ -141,7 +143,10 @@ def real_flows(
             _check(flow, runs)
         except ConfigError as error:
             raise ConfigError(f"{scenario.name}, flow {number}: {error}") from None
-        if seconds > 0:
+        if number == 1 and seconds < _LEAST_SECONDS:
+            what = f"{scenario.name}, flow 1 sends for {seconds:g} s"
+            raise ConfigError(f"{what}: expected {_LEAST_SECONDS} or more")
+        if seconds >= _LEAST_SECONDS:
             # As the simulator seeds it, so that two of one scheme do not draw the same.
             seed = scenario.seed * 64 + number - 1
             found.append(RealFlow(number, runs, flow.start_s, seconds, seed, flow.cwnd))

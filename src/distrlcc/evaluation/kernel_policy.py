@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -60,8 +59,8 @@ def registered(contenders: Sequence[Contender]) -> Iterator[list[KernelControl]]
     records = [kernel_policy(contender) for contender in contenders]
     with ExitStack() as held:
         controls = []
-        for number, (contender, record) in enumerate(zip(contenders, records, strict=True)):
-            controls.append(register(record, contender.name, f"rl{os.getpid()}_{number}"))
+        for contender, record in zip(contenders, records, strict=True):
+            controls.append(register(record, contender.name))
             held.callback(controls[-1].close)
         yield controls
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import select
 import signal
 import struct
@@ -21,12 +22,20 @@ from typing import NoReturn
 
 from distrlcc.errors import LinkError
 from distrlcc.limits import limits
-from distrlcc.processes import adopt_orphans, call_libc, descendants, die_with_parent
+from distrlcc.processes import (
+    adopt_orphans,
+    call_libc,
+    descendants,
+    die_with_parent,
+    kill_marked,
+)
 
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
 ENDED = "ended before COMMAND"
 """What is said of an outer command that failed by itself, such as a server that did not start."""
+_OUTSIDE = "DISTRLCC_OUTSIDE"
+"""Environment variable of what a command that runs outside has started."""
 _FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
 
 
@@ -187,7 +196,10 @@ def _end_all() -> None:
                 continue
         except ChildProcessError:
             return
-        if time.monotonic() > deadline:
+        late = time.monotonic() - deadline
+        if late > limits().stop:  # it waits for a device, and dies once that answers
+            return
+        if late > 0.0:
             _signal_all(signal.SIGKILL)
         time.sleep(0.01)
 
@@ -210,6 +222,8 @@ def running_outside(
     Raises:
         LinkError: It cannot be started.
     """
+    mark = f"{_OUTSIDE}={secrets.token_hex(8)}"
+    name, _, value = mark.partition("=")
 
     def before_exec() -> None:
         die_with_parent(signal.SIGKILL)
@@ -219,7 +233,7 @@ def running_outside(
         # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
         process = subprocess.Popen(
             command,
-            env=environment,
+            env={**(os.environ if environment is None else environment), name: value},
             preexec_fn=before_exec,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -236,6 +250,7 @@ def running_outside(
                 f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {process.returncode}\n"
             )
         _end_group(process)
+        kill_marked(mark, limits().kill)  # what left the group, as a daemon does
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -37,7 +37,6 @@ BASE = "$MAHIMAHI_BASE"
 _READY = "ready"
 _LEAD_SECONDS = 0.1
 """From naming the start times to the first of them."""
-_DAY_SECONDS = 86_400.0
 _LONGEST_LINE = 100
 _LONGEST_SECONDS = 86_400.0
 ERROR = "error: "
@@ -58,7 +57,7 @@ def wait_for_start(
     start_time = math.nan
     with suppress(ValueError):
         start_time = float(line or 0.0)
-    if not -math.inf < start_time < time.monotonic() + _DAY_SECONDS:
+    if not -math.inf < start_time < time.monotonic() + _LONGEST_SECONDS:
         raise LinkError(
             f"{line[:_LONGEST_LINE]!r} is no start time; expected s of the monotonic clock, at "
             "most a day ahead, or nothing"

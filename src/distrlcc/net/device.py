@@ -28,6 +28,7 @@ from pathlib import Path
 
 from distrlcc.errors import LinkError
 from distrlcc.net.namespace import REMEDY, enable_loopback, inside
+from distrlcc.net.udp_socket import give_room
 
 TUN_PATH = "/dev/net/tun"
 MTU = 1500
@@ -49,7 +50,6 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN_NO_PI_EXCLUSIVE = 0x9001
 _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCETHTOOL = 0x8915, 0x891B, 0x8946
 _SET_TRANSMIT_CHECKSUM, _SET_SEGMENTATION = 0x17, 0x24
-_SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
 _BUFFER_BYTES = 64 << 20
 _ETH_P_IP = 0x0800
 _VETH_ADDRESS = b"\x02dlcc\x01"
@@ -179,9 +179,7 @@ class VethEnd:
             socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, socket.htons(_ETH_P_IP)
         )
         self._socket.bind((peer, _ETH_P_IP))
-        for option in (_SO_RCVBUFFORCE, _SO_SNDBUFFORCE):
-            with suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        give_room(self._socket, _BUFFER_BYTES)
 
     def prepare(self, name: str) -> None:
         """Make the device with the address send whole packets; this thread is in its network."""

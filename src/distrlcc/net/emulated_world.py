@@ -338,6 +338,8 @@ def serve(connection: Connection, world: EmulatedWorld) -> None:
                 connection.send(failure)
         except DistrlccError as error:
             failure = failure or error
+            if kind != "load":
+                connection.send(failure)
 
     world.watch(connection.fileno(), read)
     # The owner's death closes the connection, unless a process that it forked still holds it.

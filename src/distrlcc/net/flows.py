@@ -137,7 +137,7 @@ class SendingFlow:
             with suppress(WireError):
                 ack = wire.decode(datagram)
                 if isinstance(ack, Acknowledgement) and ack.session == self.session:
-                    sender.on_ack(ack.ranges, 1000 * ack.delay_us, now=now)
+                    sender.on_ack(ack.ranges, now=now)
         self._send(sender, now)
 
     def take_interval(self, *, now: int) -> list[float]:
@@ -191,8 +191,13 @@ class RelayFlow:
         flying, receiver = self.flying, self.receiver
         while flying and flying[0][0] <= now:
             _, number, size = flying.popleft()
-            receiver.on_data(number, size, self.lowest, now=now)
-        ack = receiver.ack_to_send(now=now)
+            receiver.on_data(number, size, self.lowest)
+            if receiver.ack_is_full:
+                self._acknowledge()
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        ack = self.receiver.ack_to_send()
         if ack is not None:
             self.socket.send([wire.encode_ack(ack, self.key)], self.sender)
 

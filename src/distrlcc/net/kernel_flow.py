@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from distrlcc.control.base import Held
 from distrlcc.net.device import Block, open_inner, send_marked_out
 from distrlcc.net.namespace import new_network
+from distrlcc.net.udp_socket import give_room
 from distrlcc.policy.kernel_layout import INTERVAL, ONE, RATE_ONE
 from distrlcc.sim.link import NEVER
 from distrlcc.sim.reference import first_held
@@ -44,8 +45,7 @@ _CHUNK, _SINK = bytes(_UNSENT_BYTES), bytearray(4 * _UNREAD_BYTES)
 _COUNTED = dict.fromkeys(("sent", "acked", "lost"), 0)
 _MEGABITS = PACKET_BYTES * 8e-6 / RATE_ONE
 """Mbit/s of the program's unit of rates."""
-# include/uapi/asm-generic/socket.h and include/uapi/linux/tcp.h
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+# include/uapi/linux/tcp.h
 _REPAIR, _REPAIR_QUEUE, _QUEUE_SEQ, _REPAIR_OPTIONS, _REPAIR_WINDOW = 19, 20, 21, 22, 29
 _RECEIVE_QUEUE, _SEND_QUEUE, _REPAIR_OFF_NO_PROBE = 1, 2, -1
 _MSS, _WINDOW_SCALE, _SACK_PERMITTED, _TIMESTAMPS = 2, 3, 4, 8
@@ -59,8 +59,7 @@ def _connect(port: int, remote: int, mark: int) -> socket.socket:
     end, tcp = socket.socket(), socket.IPPROTO_TCP
     end.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-    for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
-        end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+    give_room(end, _BUFFER_BYTES)
     end.setsockopt(tcp, socket.TCP_MAXSEG, _FULL_MSS)
     end.setsockopt(tcp, _REPAIR, 1)
     for queue in (_SEND_QUEUE, _RECEIVE_QUEUE):

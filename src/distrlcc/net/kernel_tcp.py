@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 import re
+import secrets
 import signal
 import time
 from collections.abc import Iterator
@@ -197,20 +198,22 @@ def _wait_for_readers() -> None:
         time.sleep(limits().tick)
 
 
-def register(policy: Record, label: str, name: str, *, keep: bool = False) -> KernelControl:
+def register(policy: Record, label: str, name: str = "", *, keep: bool = False) -> KernelControl:
     """Load the program and register it as a congestion control.
 
     Args:
         policy: Of `layout.POLICY`.
         label: What it is called in `registered`.
-        name: The control's.
+        name: The control's; by default one that no other has.
         keep: Whether it stays when this process has ended.
 
     Raises:
         ConfigError: The name is none, or taken.
         KernelError: This machine lacks something, or the kernel refuses.
     """
-    # Refuse what can be refused before anything is loaded.
+    # Refuse what can be refused before anything is loaded. Containers share the kernel's names, not
+    # the numbers of their processes.
+    name = name or f"rl{os.getpid()}_{secrets.token_hex(2)}"
     check_name(name)
     require_kernel()
     if keep:

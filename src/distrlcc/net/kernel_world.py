@@ -7,7 +7,6 @@ finds the process silent for 0.5 s follows CUBIC, and chooses anew at the next a
 
 from __future__ import annotations
 
-import os
 import select
 from contextlib import ExitStack
 from time import monotonic_ns
@@ -61,7 +60,7 @@ class KernelWorld(EmulatedWorld):
             KernelError: The kernel refuses the program.
         """
         if not self._agents:
-            self._control = register(follower(), "a trainer", f"rl{os.getpid()}")
+            self._control = register(follower(), "a trainer")
             self._stack.callback(self._control.close)
             self._orders = self._control.places()
             self._wire = Wire(self._stack)

@@ -28,8 +28,10 @@ def _words(
         )
     if any(way.queue.mark is not None for _, way, _ in ways):
         raise ConfigError("--emulator mahimahi: its queues mark no packets; leave ecn and mark out")
-    if any(way.jitter_ms for _, way, _ in ways):
-        raise ConfigError("--emulator mahimahi: its packets do not jitter; leave --jitter out")
+    if any(way.jitter_ms or way.tick_ms for _, way, _ in ways):
+        raise ConfigError(
+            "--emulator mahimahi: its packets neither jitter nor bunch; leave --jitter out"
+        )
     delay = link.up.delay_ms
     if delay != round(delay):
         raise ConfigError(f"--delay {delay:g}: mahimahi takes whole milliseconds")

@@ -82,7 +82,7 @@ class ReceiveServer:
         return self._ended
 
     def _receive(self, datagrams: list[tuple[bytes, Address]], now: int) -> None:
-        """Take a batch of datagrams, and acknowledge it with one ACK for each session."""
+        """Take a batch of datagrams, and acknowledge it with few ACKs for each session."""
         # Sort it by session; a datagram of none asks for admission, or is stray.
         touched: dict[int, _Incoming] = {}
         for datagram, address in datagrams:
@@ -99,16 +99,21 @@ class ReceiveServer:
                 if data.fin and incoming.ended_at is None:
                     incoming.heard = now
                     self._end(incoming, now)
-                new = incoming.receiver.on_data(data.number, len(datagram), data.lowest, now=now)
+                if not incoming.receiver.packets and not data.fin:
+                    incoming.began = now  # a sender may wait before its first packet
+                new = incoming.receiver.on_data(data.number, len(datagram), data.lowest)
                 if new and incoming.ended_at is None:
                     incoming.heard = now
                 touched[data.session] = incoming
-        # Acknowledge.
+                if incoming.receiver.ack_is_full:
+                    self._acknowledge(incoming)
         for incoming in touched.values():
-            ack = incoming.receiver.ack_to_send(now=now)
-            if ack is not None:
-                session = incoming.session
-                self._socket.send([wire.encode_ack(ack, session.key)], session.address)
+            self._acknowledge(incoming)
+
+    def _acknowledge(self, incoming: _Incoming) -> None:
+        ack, session = incoming.receiver.ack_to_send(), incoming.session
+        if ack is not None:
+            self._socket.send([wire.encode_ack(ack, session.key)], session.address)
 
     def _admit(self, datagram: bytes, address: Address, now: int) -> None:
         reply, session = self._admission.on_datagram(datagram, address)

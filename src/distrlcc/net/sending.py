@@ -141,7 +141,6 @@ class _Flow:
         assert opening.answer is not None
         self._socket, self._request = socket, request
         self._session, self._key = opening.hello.session, opening.key
-        self._max_delay = opening.answer.max_ack_delay_us
         self._size = opening.answer.max_datagram
         self._padding = bytes(self._size - wire.DATA_BYTES)
         self._wire_bytes = self._size + header_bytes(remote) + _TUN_HEADER
@@ -201,9 +200,7 @@ class _Flow:
         if ack is None:
             return
         self._heard = now
-        # RFC 9002, section 5.3: no more than the receiver means to hold one back.
-        delay = 1000 * min(ack.delay_us, self._max_delay)
-        acked, lost = self._sender.on_ack(ack.ranges, delay, now=now)
+        acked, lost = self._sender.on_ack(ack.ranges, now=now)
         self.sent.acked += len(acked)
         self.sent.lost += len(lost)
 
@@ -280,5 +277,7 @@ class _Flow:
                 ack = self._acknowledgement(datagram)
                 if ack is not None and ack.ranges[0][1] > number:
                     return
-        if not stopped:
+                self._heard = self._heard if ack is None else monotonic_ns()
+        # Who acknowledges packets still is there: behind a long queue the FIN comes later.
+        if not stopping() and monotonic_ns() - self._heard > _ns(limit / 2):
             sent.failure = "the other end did not confirm the end"

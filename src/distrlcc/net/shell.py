@@ -168,12 +168,16 @@ class _Session:
                 log.flush()
 
     def _take(self, end: End, direction: Direction) -> None:
-        with suppress(BlockingIOError):
+        try:
             for _ in range(_BATCH):
                 data = end.read()
                 now = self._clock()
                 direction.advance(now=now)
                 direction.arrive(data, now=now)
+        except BlockingIOError:
+            pass
+        except OSError:  # COMMAND has deleted the device: nothing comes from there any more
+            self._ends = tuple(other for other in self._ends if other is not end)
 
     def _give(self, direction: Direction, other: End) -> None:
         now = self._clock()

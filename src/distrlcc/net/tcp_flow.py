@@ -27,11 +27,16 @@ from typing import Any, NamedTuple
 from distrlcc.errors import LinkError
 from distrlcc.limits import limits
 from distrlcc.net.command_group import wait_for_start
+from distrlcc.net.udp_socket import give_room
 from distrlcc.processes import run_soon
 
 _CHUNK = bytes(1 << 16)
 _SAMPLE_SECONDS = 0.01
 _INFO_BYTES = 192
+_TCP_NOTSENT_LOWAT = 25  # include/uapi/linux/tcp.h
+_BUFFER_BYTES, _UNSENT_BYTES = 32 << 20, 1 << 20
+"""More than paths hold, as the kernel's flows are to be limited by congestion control alone; and
+what waits to be sent at most, bytes."""
 # Offsets in struct tcp_info (include/uapi/linux/tcp.h), which only ever grows at its end.
 _RTT, _CWND, _RETRANSMITTED, _ACKED, _SENT = 68, 80, 100, 120, 156
 
@@ -65,6 +70,7 @@ def sink(host: str, port: int, patience_s: float, flows: int = 1) -> None:
         server = socket.create_server((host, port), backlog=flows)
     except OSError as error:
         raise LinkError(f"cannot listen on {host}:{port} ({error.strerror})") from None
+    give_room(server, _BUFFER_BYTES)  # whose connections have as much
     with ExitStack() as opened:
         selector = opened.enter_context(selectors.DefaultSelector())
         opened.enter_context(server).settimeout(patience_s)
@@ -169,6 +175,8 @@ def _connect(host: str, port: int, control: str) -> socket.socket:
     if used != control:
         flow.close()
         raise LinkError(f"asked for {control}, the kernel took {used}")
+    give_room(flow, _BUFFER_BYTES)
+    flow.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     flow.setblocking(False)
     return flow
 

@@ -15,11 +15,9 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from distrlcc.errors import LinkError
-
-Address = tuple[Any, ...]
+from distrlcc.transport.handshake import Address
 
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
 _MOST_BYTES = 65_000
@@ -30,8 +28,16 @@ _READS = 16
 """Reads in a row, so that what is due is not kept waiting by a flood."""
 _PLACE = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _NO_BATCHES = (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP)
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
+
+
+def give_room(end: socket.socket, size: int) -> None:
+    """Let a socket's buffers have a size, bytes; beyond the system's limit for root alone."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
+        with suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, option, size)
 
 
 class UdpSocket:
@@ -51,9 +57,7 @@ class UdpSocket:
             few = error.errno in (errno.EMFILE, errno.ENFILE)
             remedy = "; take fewer links, or raise ulimit -n" if few else ""
             raise LinkError(f"cannot open a UDP socket ({error.strerror}){remedy}") from None
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            with suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        give_room(self._socket, _BUFFER_BYTES)
         self.batches = False
         """Whether several datagrams leave in one call."""
         with suppress(OSError):

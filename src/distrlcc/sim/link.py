@@ -205,27 +205,25 @@ def read_log(path: Path) -> Log:
     """Read a log.
 
     Raises:
-        TraceError: The file is no mahimahi log, or of a queue that is not modelled.
+        TraceError: The file is no mahimahi log.
     """
     if path.exists() and not path.is_file():
         raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
     with reading(TraceError, f"{path}: cannot be read as a mahimahi log"):
-        return _parse_log(path, path.read_text(encoding="utf-8").splitlines())
+        # Other line ends are part of a command line that stands in the header.
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        return _parse_log(path, text.split("\n"))
 
 
 def _parse_log(path: Path, lines: Sequence[str]) -> Log:
     # The header: queue, its limits, base timestamp, and the port where there is one.
     header = "\n".join(line for line in lines if line.startswith("#"))
-    base = re.search(r"# base timestamp: (-?\d+)", header)
+    base = re.search(r"^# base timestamp: (-?\d+)", header, re.MULTILINE)
     port = re.search(r"^# port: (\d+)", header, re.MULTILINE)
-    queue = re.search(r"# queue: (\w+)(?: \[(.*)\])?", header)
+    queue = re.search(r"^# queue: (\w+)(?: \[(.*)\])?", header, re.MULTILINE)
     if base is None or queue is None:
         raise TraceError(
             f"{path}: no '# queue:' and '# base timestamp:' header; expected a log of mm-link"
-        )
-    if queue[1] not in ("droptail", "drophead", "infinite"):
-        raise TraceError(
-            f"{path}: queue {queue[1]!r} is not modelled; expected droptail, drophead or infinite"
         )
     limits = {k: int(v) for k, v in re.findall(r"(packets|bytes)=(\d+)", queue[2] or "")}
     # The events.
@@ -248,17 +246,28 @@ def _parse_log(path: Path, lines: Sequence[str]) -> Log:
     )
 
 
-def replay(log: Log, trace: Trace) -> Replay:
-    """Feed a log's arrivals to the link model and compare all that it says happened.
-
-    Raises:
-        TraceError: Not all packets stand in the log, or it ends long after its last opportunity.
-    """
+def _require_whole(log: Log) -> None:
+    """Refuse a log whose queue is not modelled here, or that has a part of the packets."""
+    if log.queue not in ("droptail", "drophead", "infinite"):
+        raise TraceError(
+            f"a queue of kind {log.queue!r} does not replay; expected droptail, drophead or "
+            "infinite"
+        )
     if log.port is not None:
         raise TraceError(
             f"the log holds the packets of port {log.port} alone, which does not replay; give the "
             "link's whole log"
         )
+
+
+def replay(log: Log, trace: Trace) -> Replay:
+    """Feed a log's arrivals to the link model and compare all that it says happened.
+
+    Raises:
+        TraceError: The queue is another, not all packets stand in the log, or it ends long after
+            its last opportunity.
+    """
+    _require_whole(log)
     queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()

@@ -48,10 +48,6 @@ class Repeat:
         self._wait = min(2 * self._wait, _LONGEST_WAIT)
         return True
 
-    def stop(self) -> None:
-        """Make nothing due any more."""
-        self._due = self._end = NEVER
-
 
 class Opening:
     """Sends HELLO until it is answered."""
@@ -84,16 +80,16 @@ class Opening:
 
     def next_time(self) -> int:
         """Return when `datagram_to_send` should be asked, ns; `NEVER` at the end."""
-        return self._repeat.next_time()
+        return self._repeat.next_time() if self.waiting else NEVER
 
     def datagram_to_send(self, *, now: int) -> bytes | None:
         """Return the HELLO if it is due; fail if the time limit has passed."""
         if self.waiting and self._repeat.expired(now=now):
-            self._fail(
+            self.failure = (
                 f"no answer within {self._limit / 1e9:g} s; is 'distrlcc receive' there, and UDP "
                 "let through?"
             )
-        return self._datagram if self._repeat.take(now=now) else None
+        return self._datagram if self.waiting and self._repeat.take(now=now) else None
 
     def on_datagram(self, datagram: Buffer) -> None:
         """Receive a datagram; what is not for this opening is counted."""
@@ -103,7 +99,7 @@ class Opening:
             answer = wire.decode(datagram)
         except VersionError as error:
             if self.waiting and (error.kind, error.session) == (Kind.ANSWER, session):
-                self._fail(
+                self.failure = (
                     f"the receiver speaks version {error.version} of the protocol and this is "
                     f"version {wire.VERSION}; install the same version on both sides"
                 )
@@ -118,14 +114,9 @@ class Opening:
         ):
             self.ignored += 1
         elif answer.refusal:
-            self._fail(f"the receiver refuses: {answer.refusal}")
+            self.failure = f"the receiver refuses: {answer.refusal}"
         else:
             self.answer, self.key = answer, session_key(session, nonce, answer.nonce)
-            self._repeat.stop()
-
-    def _fail(self, failure: str) -> None:
-        self.failure = failure
-        self._repeat.stop()
 
 
 class Session(NamedTuple):
@@ -148,7 +139,6 @@ MAX_SESSIONS = 64
 MAX_HOST_SESSIONS = 16
 """Of these, from one host."""
 _MAX_DATAGRAM = 1472
-_MAX_ACK_DELAY_US = 1000
 
 
 class Admission:
@@ -211,8 +201,7 @@ class Admission:
 
     def _admit(self, hello: Hello, address: Address) -> Reply:
         number, nonce = hello.session, secrets.token_bytes(wire.NONCE_BYTES)
-        most = min(hello.max_datagram, _MAX_DATAGRAM)
-        answer = Answer(number, nonce, most, _MAX_ACK_DELAY_US)
+        answer = Answer(number, nonce, min(hello.max_datagram, _MAX_DATAGRAM))
         reply = wire.encode_answer(answer, session_key(number, hello.nonce))
         key = session_key(number, hello.nonce, nonce)
         session = self.sessions[number] = Session(number, address, key, hello, reply)

@@ -1,6 +1,7 @@
 """The receiver of one session: which packets came, and what to acknowledge.
 
-Sans-IO: `on_data` takes each datagram, `ack_to_send` answers all that were read at once.
+Sans-IO: `on_data` takes each datagram, `ack_to_send` answers all that were read at once, or
+`MAX_RANGES` of them.
 """
 
 from __future__ import annotations
@@ -77,25 +78,27 @@ class Receiver:
         self._largest = -1
         self._ranges = Ranges()
         self._floor = 0  # numbers below are done with
-        self._largest_time = 0
-        self._ack_due = False
+        self._unacknowledged = 0
 
-    def on_data(self, number: int, size: int, lowest: int = 0, *, now: int) -> bool:
+    @property
+    def ack_is_full(self) -> bool:
+        """Whether an ACK of more packets could leave out one: each may be a range of its own."""
+        return self._unacknowledged >= MAX_RANGES
+
+    def on_data(self, number: int, size: int, lowest: int = 0) -> bool:
         """Receive a packet of ``size`` UDP payload bytes; return whether it is new.
 
         The sender waits for ``lowest`` and above.
         """
         ranges = self._ranges
-        self._ack_due = True
+        self._unacknowledged += 1
         if number < self._floor or not ranges.add(number):
             self.duplicates += 1
             return False
         self.packets += 1
         self.bytes += size
-        if number > self._largest:
-            self._largest, self._largest_time = number, now
-        else:
-            self.reordered += 1
+        self.reordered += number < self._largest
+        self._largest = max(self._largest, number)
         if lowest > self._floor:
             self._floor = lowest
             ranges.drop_below(lowest)
@@ -103,11 +106,9 @@ class Receiver:
             self._floor = ranges.drop_lowest()
         return True
 
-    def ack_to_send(self, *, now: int) -> Acknowledgement | None:
+    def ack_to_send(self) -> Acknowledgement | None:
         """Return one ACK for all packets since the last, newest ranges first; None without any."""
-        if not self._ack_due or not len(self._ranges):
+        if not self._unacknowledged or not len(self._ranges):
             return None
-        self._ack_due = False
-        delay = (now - self._largest_time) // 1000
-        ranges = self._ranges.newest(MAX_RANGES)
-        return Acknowledgement(self.session, ranges, delay, self.bytes)
+        self._unacknowledged = 0
+        return Acknowledgement(self.session, self._ranges.newest(MAX_RANGES))

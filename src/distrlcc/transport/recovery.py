@@ -44,16 +44,10 @@ class RttEstimator:
         self.backoff = 0
         """Timeouts since the last newly acknowledged packet: each doubles the timeout."""
 
-    def sample(self, rtt: int, ack_delay: int = 0) -> int:
-        """Take one RTT into least and latest; return it without the receiver's delay.
-
-        The delay is taken off only as long as the least RTT does not contradict it, so a receiver
-        that lies cannot make the path look shorter than it ever was (RFC 9002 section 5.3).
-        """
+    def sample(self, rtt: int) -> int:
+        """Take one RTT into least and latest; return it."""
         if self.minimum == 0 or rtt < self.minimum:
             self.minimum = rtt
-        elif ack_delay and rtt >= self.minimum + ack_delay:
-            rtt -= ack_delay
         self.latest = rtt
         return rtt
 

@@ -7,7 +7,7 @@ to send, puts its bytes under that number, and passes in what comes back::
     while (number := sender.packet_to_send(now=now)) is not None:
         ...                                  # send DATA under this number, and this number once
     sleep_until(sender.next_time())          # or until an ACK arrives
-    acked, lost = sender.on_ack(ack.ranges, 1000 * ack.delay_us, now=now)
+    acked, lost = sender.on_ack(ack.ranges, now=now)
     lost = sender.on_timer(now=now)          # whenever timer_time() has come
     stats = sender.take_interval(now=now)    # each step
 
@@ -171,15 +171,13 @@ class Sender:
         """Return when sending or the timer is due, whichever comes first, ns."""
         return min(self.send_time(), self.timer_time())
 
-    def on_ack(
-        self, ranges: Sequence[tuple[int, int]], ack_delay: int = 0, *, now: int, marked: int = 0
-    ) -> Acked:
+    def on_ack(self, ranges: Sequence[tuple[int, int]], *, now: int, marked: int = 0) -> Acked:
         """Receive an ACK; tell the controller of each newly acknowledged packet, lowest first.
 
-        The ranges are those of `Acknowledgement`; ``ack_delay`` is how long the receiver held the
-        newest one's ACK, ns. Losses are told with the last packet, whose `Ack.seq` is then one
-        above the largest lost number, so that they lie below it even if packets were reordered. So
-        is the number of packets that had a mark (ECN), as in RFC 9002, appendix B.7.
+        The ranges are those of `Acknowledgement`. Losses are told with the last packet, whose
+        `Ack.seq` is then one above the largest lost number, so that they lie below it even if
+        packets were reordered. So is the number of packets that had a mark (ECN), as in RFC 9002,
+        appendix B.7.
         """
         if ranges[0][1] > self.next_number:
             return Acked([], [])  # of packets that were never sent
@@ -193,7 +191,7 @@ class Sender:
         # Measure the RTT by the newest, and restart the timer.
         rtt = self.rtt
         largest, stamp = taken[-1]
-        newest = rtt.sample(now - stamp[0], ack_delay)
+        newest = rtt.sample(now - stamp[0])
         if largest == ranges[0][1] - 1:
             rtt.smooth(newest)
         rtt.backoff = 0
@@ -202,12 +200,10 @@ class Sender:
         self._largest_acked = max(self._largest_acked, largest)
         # Find losses, and tell the controller.
         lost = self._find_lost(now)
-        self._deliver(taken, ack_delay, marked, now)
+        self._deliver(taken, marked, now)
         return Acked([number for number, _ in taken], lost)
 
-    def _deliver(
-        self, taken: list[tuple[int, Stamp]], ack_delay: int, marked: int, now: int
-    ) -> None:
+    def _deliver(self, taken: list[tuple[int, Stamp]], marked: int, now: int) -> None:
         rate, rtt, interval = self._rate, self.rtt, self._interval
         sent = self.next_number
         on_ack = self.controller.on_ack
@@ -216,7 +212,7 @@ class Sender:
         for number, stamp in taken:
             elapsed = rate.deliver(stamp, now=now)
             prior, delivered = stamp[1], rate.delivered
-            sample = rtt.sample(now - stamp[0], ack_delay)
+            sample = rtt.sample(now - stamp[0])
             if self._on_rtt is not None:
                 self._on_rtt(sample)
             interval.on_ack(sample, rtt.minimum, delivered - prior, elapsed, sent - number)

@@ -1,4 +1,4 @@
-"""The protocol of a measured flow: four kinds of datagrams, version 2.
+"""The protocol of a measured flow: four kinds of datagrams, version 3.
 
 ::
 
@@ -36,7 +36,7 @@ from distrlcc.errors import VersionError, WireError
 
 Buffer = bytes | bytearray | memoryview
 MAGIC = b"DLCC"
-VERSION = 2
+VERSION = 3
 FIN = 1
 """The one flag: this DATA ends the flow."""
 NONCE_BYTES = 16
@@ -81,8 +81,6 @@ class Answer(NamedTuple):
     """`NONCE_BYTES` of the receiver."""
     max_datagram: int = MIN_DATAGRAM
     """Largest UDP payload that the receiver takes, bytes; never above the sender's."""
-    max_ack_delay_us: int = 0
-    """Longest time that the receiver means to hold an ACK back, microseconds."""
     refusal: str = ""
     """Why it refuses, for people: printable, cut to `MAX_TEXT_BYTES`; empty if it accepts."""
 
@@ -105,10 +103,6 @@ class Acknowledgement(NamedTuple):
     session: int
     ranges: tuple[tuple[int, int], ...]
     """Packet numbers as half-open ranges, newest first: 1 to `MAX_RANGES`, with gaps between."""
-    delay_us: int
-    """Time between the arrival of the newest packet and this ACK, microseconds."""
-    received_bytes: int
-    """UDP payload bytes of all packets received so far, duplicates left out."""
 
 
 Message = Hello | Answer | Data | Acknowledgement
@@ -117,10 +111,10 @@ HEADER = struct.Struct("!4sBBHQ")
 _START = struct.Struct("!4sBBH")  # magic, version, kind, flags
 # Each begins with the 8 bytes of `_START` and the session.
 _HELLO = struct.Struct("!8sQ16sH")
-_ANSWER = struct.Struct("!8sQ16sHIB")  # the last is the refusal's length
+_ANSWER = struct.Struct("!8sQ16sHB")  # the last is the refusal's length
 _DATA = struct.Struct("!8sQQQ")
-# Largest, received bytes, delay, count of ranges; gap and length of each range.
-_ACKS = tuple(struct.Struct(f"!8sQQQIB{2 * n}I") for n in range(MAX_RANGES + 1))
+# Largest, count of ranges; gap and length of each range.
+_ACKS = tuple(struct.Struct(f"!8sQQB{2 * n}I") for n in range(MAX_RANGES + 1))
 DATA_BYTES = _DATA.size
 """Bytes of a DATA datagram before its padding."""
 _DATA_STARTS = tuple(_START.pack(MAGIC, VERSION, Kind.DATA, flags) for flags in (0, FIN))
@@ -172,7 +166,7 @@ def data_header(session: int, number: int, lowest: int, *, fin: bool = False) ->
 
 def encode_ack(ack: Acknowledgement, key: bytes) -> bytes:
     """Encode an ACK; ranges that do not fit (see `MAX_RANGES`) are left out, oldest first."""
-    session, ranges, delay, received = ack
+    session, ranges = ack
     pairs: list[int] = []
     below = largest = ranges[0][1]
     for start, stop in ranges[:MAX_RANGES]:
@@ -183,8 +177,7 @@ def encode_ack(ack: Acknowledgement, key: bytes) -> bytes:
         pairs += gap, length
         below = start
     count = len(pairs) >> 1
-    delay = min(delay, _UINT32)
-    data = _ACKS[count].pack(_ACK_START, session, largest - 1, received, delay, count, *pairs)
+    data = _ACKS[count].pack(_ACK_START, session, largest - 1, count, *pairs)
     return data + _tag(data, key)
 
 
@@ -236,9 +229,9 @@ def _decode_answer(datagram: Buffer) -> Answer:
         raise WireError("a text that is not UTF-8") from None
     if not text.isprintable():
         raise WireError("a text with characters that cannot be printed")
-    _, session, nonce, max_datagram, delay, _ = _ANSWER.unpack_from(datagram)
+    _, session, nonce, max_datagram, _ = _ANSWER.unpack_from(datagram)
     _check_size(max_datagram)
-    return Answer(session, nonce, max_datagram, delay, text)
+    return Answer(session, nonce, max_datagram, text)
 
 
 def _decode_data(datagram: Buffer) -> Data:
@@ -255,7 +248,7 @@ def _decode_ack(datagram: Buffer) -> Acknowledgement:
     count = datagram[_ACKS[0].size - 1] if size >= _ACKS[0].size else 0
     if not 1 <= count <= MAX_RANGES or size != _ACKS[count].size + TAG_BYTES:
         raise WireError(f"an ACK of {size} bytes with {count} ranges")
-    _, session, largest, received, delay, _, *pairs = _ACKS[count].unpack_from(datagram)
+    _, session, largest, _, *pairs = _ACKS[count].unpack_from(datagram)
     if largest >= MAX_NUMBER:
         raise WireError("an ACK of a number out of range")
     ranges = []
@@ -268,7 +261,7 @@ def _decode_ack(datagram: Buffer) -> Acknowledgement:
             raise WireError("an ACK whose ranges are empty, touch or fall below 0")
         ranges.append((start, stop))
         stop = start
-    return Acknowledgement(session, tuple(ranges), delay, received)
+    return Acknowledgement(session, tuple(ranges))
 
 
 _DECODERS: dict[bytes, Callable[[Buffer], Message]] = {

@@ -183,10 +183,12 @@ static __always_inline void apply(struct sock *sk, struct connection *c, __u64 s
 
 static __always_inline void fall_back(struct sock *sk)
 {
-	char cubic[] = "cubic";
+	char cubic[] = "cubic", reno[] = "reno";
 
 	__sync_fetch_and_add(&stats.fallbacks, 1);
-	bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, cubic, sizeof(cubic));
+	/* CUBIC may be a module that is not loaded, which cannot be loaded from here. */
+	if (bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, cubic, sizeof(cubic)))
+		bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, reno, sizeof(reno));
 }
 
 SEC("struct_ops")
