@@ -14,7 +14,7 @@ import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,7 +51,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.recipes.result_row import ResultRow, shipped_rows
 from distrlcc.runs.checkpoint import pack
 from distrlcc.runs.identity import check_identity, differences, identity
-from distrlcc.runs.metrics_log import cut_after, read_metrics
+from distrlcc.runs.metrics_log import MetricsLog, read_metrics
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import env_run
 from distrlcc.sim.link import read_log, replay
@@ -476,7 +476,13 @@ def reports(folder: Path) -> tuple[Document, Parse]:
 def metrics(folder: Path) -> tuple[Document, Parse]:
     line = texts({"update": 3, "reward": 0.5})
     documents = st.lists(line, max_size=4).map(b"\n".join)
-    return documents, from_file(folder / "metrics.jsonl", lambda path: cut_after(path, 2))
+
+    def read(path: Path) -> None:
+        with closing(MetricsLog(folder, path.name, tensorboard=False)) as log:
+            log.begin_after(2)
+            assert log.newest <= 2
+
+    return documents, from_file(folder / "metrics.jsonl", read)
 
 
 @parser

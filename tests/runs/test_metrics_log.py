@@ -11,7 +11,7 @@ import pytest
 
 from distrlcc.errors import OutputError
 from distrlcc.runs.event_file import EventFile
-from distrlcc.runs.metrics_log import MetricsLog, cut_after, read_metrics
+from distrlcc.runs.metrics_log import MetricsLog, read_metrics
 from tests.parallel.commands import rows, updates
 
 
@@ -118,5 +118,7 @@ def test_lines_up_to_an_update_are_kept(tmp_path: Path, count: int, torn: str) -
     lines = [json.dumps({"update": k // 2, "text": x}) + "\n" for k, x in enumerate(texts)]
     path.write_text("".join(lines) + torn)
     for update in sorted({10**9, count // 2, count // 4, 0, -1}, reverse=True):
-        assert cut_after(path, update) == max(0, min(update, (count - 1) // 2))
-        assert path.read_text() == "".join(lines[: 2 * (update + 1)])
+        with closing(MetricsLog(tmp_path, path.name, tensorboard=False)) as log:
+            log.begin_after(update)
+            assert log.newest == max(0, min(update, (count - 1) // 2))
+            assert path.read_text() == "".join(lines[: 2 * (update + 1)])

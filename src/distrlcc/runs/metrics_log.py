@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import mmap
 import numbers
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +22,11 @@ if TYPE_CHECKING:
 
 
 _REMEDY = "; make room or put the folder back, then go on with --resume"
+
+
+class _Row(msgspec.Struct):
+    update: int
+    steps: float | None = None
 
 
 class MetricsLog:
@@ -74,18 +77,25 @@ class MetricsLog:
             with writing(self.path, _REMEDY):
                 self._lines = copy.open("xb")
                 if self.path.exists():
-                    with self.path.open("rb") as lines:
-                        shutil.copyfileobj(lines, self._lines)
-                    self._lines.flush()
-                    self.newest = cut_after(copy, sys.maxsize if update is None else update)
-                    self._lines.seek(0, os.SEEK_END)
+                    self._keep(self._lines, sys.maxsize if update is None else update)
                     # TensorBoard hides what was written before from here on.
-                    self._steps = _last_steps(copy)
                     self._purge = self._steps + 1
                 check()
                 rename(copy, self.path, check)
         finally:
             copy.unlink(missing_ok=True)
+
+    def _keep(self, copy: BinaryIO, last: int) -> None:
+        """Copy the whole lines of updates up to ``last``; there may be millions."""
+        self.newest = self._steps = 0
+        with self.path.open("rb") as lines:
+            for line in lines:
+                with suppress(ValueError, RecursionError):  # torn, or none of ours
+                    row = msgspec.json.decode(line, type=_Row)
+                    if row.update <= last and line.endswith(b"\n"):
+                        copy.write(line)
+                        self.newest, self._steps = row.update, int(row.steps or self._steps)
+        copy.flush()
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
         """Append metrics of an update: numbers, texts or lists of them.
@@ -144,47 +154,3 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             row = json.loads(line)
             found.setdefault(int(row["update"]), {}).update(row)
     return list(found.values())
-
-
-def cut_after(path: Path, update: int) -> int:
-    """Drop the lines at a file's end that are torn, or of later updates; return the newest kept.
-
-    Each line is a JSON object with its ``update``, in order; there may be millions.
-    """
-    newest = 0
-    with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        if end:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                while end:
-                    begin = text.rfind(b"\n", 0, end - 1) + 1
-                    found = _update_of(text[begin:end])
-                    if found is not None and found <= update:
-                        newest = found
-                        break
-                    end = begin
-        file.truncate(end)
-    return newest
-
-
-def _last_steps(path: Path) -> int:
-    """Return the environment steps of the newest line that has them; 0: none."""
-    if not path.stat().st_size:
-        return 0
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        key = b'"steps":'
-        begin = text.rfind(key)
-        if begin < 0:
-            return 0
-        begin += len(key)
-        with suppress(ValueError, OverflowError):
-            return int(float(text[begin : begin + 24].partition(b",")[0].strip(b" }\n")))
-    return 0
-
-
-def _update_of(line: bytes) -> int | None:
-    """Return the update that a whole line is of."""
-    try:
-        return int(json.loads(line)["update"]) if line.endswith(b"\n") else None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return None
