@@ -1,18 +1,15 @@
-"""Figures: what they show, that labels can be read, and that equal input gives equal files."""
+"""Figures: what they show, that names can be read, and that equal input gives equal files."""
 
 import io
-import itertools
 from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from PIL import Image
 
-from distrlcc.evaluation.figures import DARK, LIGHT, encode, looks
-from distrlcc.evaluation.labels import common_areas, place_labels
+from distrlcc.evaluation.figures import DARK, DPI, LIGHT, encode, looks
 from distrlcc.evaluation.plots import scatter, time_series
 from distrlcc.evaluation.summary import Summary, summarise
 from tests.evaluation.made import PROFILES, make_scores, make_series, with_figures
@@ -23,11 +20,12 @@ def summary() -> Summary:
     return summarise([make_scores(s, links=30) for s in PROFILES])
 
 
-def labels(figure: Figure) -> list[Text]:
-    return [t for t in figure.axes[0].texts if not t.get_text().startswith("better")]
+def names(figure: Figure) -> list[str]:
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
 
 
-def test_scatter_reverses_the_delay_axis_and_labels_everyone(summary: Summary) -> None:
+def test_scatter_reverses_the_delay_axis_and_names_everyone(summary: Summary) -> None:
     figure = scatter(summary)
     (axes,) = figure.axes
     left, right = axes.get_xlim()
@@ -35,35 +33,29 @@ def test_scatter_reverses_the_delay_axis_and_labels_everyone(summary: Summary) -
     assert axes.get_xscale() == "log"
     assert "p95 queueing delay (ms)" in axes.get_xlabel()
     assert axes.get_ylabel() == "throughput (Mbit/s)"
-    texts = labels(figure)
-    assert sorted(t.get_text() for t in texts) == sorted(PROFILES)
-    bold = [t.get_text() for t in texts if t.get_weight() == "bold"]
-    assert bold == ["quickstart"]
+    assert names(figure) == summary.ranking()
 
 
-def test_labels_do_not_overlap_when_schemes_are_close() -> None:
-    base = make_scores("quickstart", links=30)
-    rng = np.random.default_rng(0)
-    spread = {"p95_queueing_delay_ms": 0.05, "throughput_mbps": 0.02}
-    close = []
-    for i in range(6):
-        moved = {key: base.figures[key] * (1 + by * rng.normal()) for key, by in spread.items()}
-        close.append(replace(with_figures(base, **moved), scheme=f"policy-{i}"))
-    figure = scatter(summarise([*close, make_scores("cubic", links=30)]))
-    figure.canvas.draw()
-    area = figure.axes[0].get_window_extent()
-    boxes = [t.get_window_extent() for t in labels(figure)]
-    for a, b in itertools.combinations(boxes, 2):
-        assert not a.overlaps(b)
-    assert all(area.x0 <= b.x0 and b.x1 <= area.x1 for b in boxes)
-    assert all(area.y0 <= b.y0 and b.y1 <= area.y1 for b in boxes)
+@pytest.mark.parametrize("name", ["p", "policy", "a-policy-with-a-long-name"])
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_a_legend_fits_above_the_plot(name: str, count: int) -> None:
+    scores = make_scores("quickstart", links=4)
+    figure = scatter(summarise([replace(scores, scheme=f"{name}-{k}") for k in range(count)]))
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    box, plot = legend.get_window_extent(), axes.get_tightbbox()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert plot.y1 <= box.y0
+    assert box.y1 <= figure.bbox.y1
+    assert axes.get_window_extent().height > 2.0 * DPI
 
 
 def test_close_delays_get_a_linear_axis_and_the_undefined_no_place() -> None:
     dead = with_figures(make_scores("bbr", 4), p95_queueing_delay_ms=np.full((4, 5), np.nan))
     figure = scatter(summarise([make_scores("copa", 4), make_scores("vegas", 4), dead]))
     assert figure.axes[0].get_xscale() == "linear"
-    assert sorted(t.get_text() for t in labels(figure)) == ["copa", "vegas"]
+    assert sorted(names(figure)) == ["copa", "vegas"]
 
 
 def test_time_series_shows_capacity_rates_and_delays() -> None:
@@ -73,8 +65,7 @@ def test_time_series_shows_capacity_rates_and_delays() -> None:
     assert lower.get_ylabel() == "queueing delay (ms)"
     assert lower.get_xlabel() == "time (s)"
     assert len(upper.lines) == len(lower.lines) == 2
-    names = [t.get_text() for t in figure.legends[0].get_texts()]
-    assert names == ["quickstart", "capacity", "cubic"]
+    assert names(figure) == ["quickstart", "capacity", "cubic"]
     assert upper.get_xlim() == pytest.approx((0.0, 30.0), abs=1e-9)
     widths = {line.get_label(): line.get_linewidth() for line in upper.lines}
     assert widths["quickstart"] > widths["cubic"]
@@ -142,25 +133,3 @@ def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:
     assert looks(several, DARK)["cubic"].color != together["cubic"].color
     figure = time_series([make_series("cubic")], schemes=several)
     assert figure.axes[0].lines[0].get_color() == together["cubic"].color
-
-
-BOUNDS = np.array([0.0, 0.0, 400.0, 300.0])
-NONE = np.zeros((0, 4))
-LONE = np.array([[97.0, 97.0, 103.0, 103.0]])
-
-
-def test_common_areas_by_hand() -> None:
-    boxes = np.array([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 4.0], [2.0, 0.0, 3.0, 2.0]])
-    assert common_areas(boxes, boxes).tolist() == [4.0 + 1.0, 1.0 + 6.0 + 1.0, 1.0 + 2.0]
-    assert common_areas(boxes, NONE).tolist() == [0.0] * 3
-
-
-def test_a_lone_label_stands_close_to_the_right() -> None:
-    box = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=LONE, soft=NONE)
-    assert box.tolist() == [[106, 95, 146, 105]]
-
-
-def test_lines_are_avoided_where_there_is_room() -> None:
-    line = np.array([[104.0, 90.0, 300.0, 110.0]])
-    box = place_labels([(100, 100)], [(40, 10)], bounds=BOUNDS, hard=NONE, soft=line)
-    assert common_areas(box, line) == 0

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 DPI = 200
@@ -33,8 +32,8 @@ class Theme:
 
     name: Literal["light", "dark"]
     background: str
-    ink: str  # text and learned policies' labels
-    muted: str  # axes and the labels of other schemes
+    ink: str  # text
+    muted: str  # axes
     grid: str
     capacity: str  # fill below a link's capacity
 
@@ -121,7 +120,6 @@ def panels(theme: Theme, inches: float, *heights: float) -> tuple[Figure, list[A
     """
     size = (_WIDTH, inches)
     figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor=theme.background)
-    FigureCanvasAgg(figure)
     grid = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)
     for axes in grid[:, 0]:
         axes.spines[["left", "bottom"]].set_color(theme.muted)

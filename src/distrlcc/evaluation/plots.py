@@ -19,7 +19,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluation.figures import LIGHT, STYLE, Look, Theme, looks, panels
-from distrlcc.evaluation.labels import place_labels
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric
 from distrlcc.evaluation.summary import MeanInterval, Summary
@@ -31,9 +30,8 @@ _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
 _FLOW_BUCKETS = 300
 _LEAST_SECONDS = 0.1
 _DASHES = (0, (4, 1.5))
-
-_Spots = dict[str, tuple[MeanInterval, MeanInterval]]
-"""Each scheme's place in the scatter plot."""
+_ROW_LETTERS, _ROW_INCHES = 72, 0.15
+"""What a legend's row has room for, and its height."""
 
 
 def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
@@ -42,7 +40,7 @@ def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
     Crosses are the 95 % intervals of the means over links; a single value has none.
     """
     # A scheme that delivered nothing has no delay and no place.
-    spots: _Spots = {
+    spots = {
         s.scheme: (_scaled(s.overall[_DELAY.key], _DELAY), _scaled(s.overall[_RATE.key], _RATE))
         for s in summary.schemes
         if math.isfinite(s.overall[_DELAY.key].mean + s.overall[_RATE.key].mean)
@@ -52,7 +50,7 @@ def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
         figure, (axes,) = panels(theme, 3.3, 1.0)
         # The schemes, the best on top, and the axes.
         for name, (delay, rate) in reversed(spots.items()):
-            _cross(axes, delay, rate, style[name], theme)
+            _cross(axes, name, delay, rate, style[name], theme)
         _delay_axis(axes, [delay for delay, _ in spots.values()])
         axes.margins(y=0.16)
         axes.set_xlabel(_DELAY.title)
@@ -61,9 +59,8 @@ def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
         corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
         better = "better \N{NORTH EAST ARROW}"
         axes.text(1.0, 1.02, better, fontsize=7.5, color=theme.muted, **corner)
-        # Labels go where they hide nothing, which is known once all else is drawn.
-        figure.canvas.draw()
-        _label(axes, spots, style, theme)
+        handles, names = axes.get_legend_handles_labels()
+        legend(figure, handles[::-1], names[::-1], theme)
     return figure
 
 
@@ -110,9 +107,7 @@ def time_series(
         handles, names = upper.get_legend_handles_labels()
         learned = {s.scheme for s in series if s.learned}
         order = sorted(range(len(names)), key=lambda i: (names[i] not in learned, i))
-        narrow = sum(map(len, names)) + 4 * len(names) < 72
-        columns = len(names) if narrow else -(-len(names) // 2)
-        _legend(figure, [handles[i] for i in order], [names[i] for i in order], columns, theme)
+        legend(figure, [handles[i] for i in order], [names[i] for i in order], theme)
     return figure
 
 
@@ -144,7 +139,7 @@ def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
         lower.set_ylim(1.0 / max(len(flows), 2) - 0.02, 1.02)
         lower.set_ylabel("Jain's index")
         _time_axis(figure, edges)
-        _legend(figure, *upper.get_legend_handles_labels(), min(len(flows) + 2, 4), theme)
+        legend(figure, *upper.get_legend_handles_labels(), theme)
     return figure
 
 
@@ -182,6 +177,22 @@ def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
     return figure
 
 
+def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], theme: Theme) -> None:
+    """Name what is drawn above it, in as few rows as are wide enough; more make a higher figure."""
+    count = len(names)
+    rows = 1
+    while rows < count and _letters(names, -(-count // rows)) > _ROW_LETTERS:
+        rows += 1
+    figure.set_figheight(figure.get_figheight() + _ROW_INCHES * (rows - 1))
+    where: dict[str, Any] = {"loc": "outside upper center", "ncols": -(-count // rows)}
+    figure.legend(handles, names, labelcolor=theme.ink, **where)
+
+
+def _letters(names: Sequence[str], columns: int) -> int:
+    """Return how many letters wide names in columns are; a column's mark and gap are four."""
+    return sum(max(map(len, part)) + 4 for part in np.array_split(names, columns))
+
+
 def _shade(axes: Axes, capacity: FloatArray, edges: FloatArray, theme: Theme) -> None:
     axes.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
     axes.set_ylabel("rate (Mbit/s)")
@@ -194,14 +205,9 @@ def _time_axis(figure: Figure, edges: FloatArray) -> None:
     figure.align_ylabels()
 
 
-def _legend(
-    figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, theme: Theme
+def _cross(
+    axes: Axes, name: str, x: MeanInterval, y: MeanInterval, look: Look, theme: Theme
 ) -> None:
-    where: dict[str, Any] = {"loc": "outside upper center", "ncols": columns}
-    figure.legend(handles, names, labelcolor=theme.ink, **where)
-
-
-def _cross(axes: Axes, x: MeanInterval, y: MeanInterval, look: Look, theme: Theme) -> None:
     line: dict[str, Any] = {"color": look.color, "lw": 1.0, "alpha": 0.75}
     order = 5 if look.learned else 3
     axes.plot([x.low, x.high], [y.mean, y.mean], zorder=order, **line)
@@ -209,7 +215,7 @@ def _cross(axes: Axes, x: MeanInterval, y: MeanInterval, look: Look, theme: Them
     size = 13 if look.learned and look.marker == "*" else 9 if look.learned else 6.5
     edge = {"mec": theme.background, "mew": 0.7}
     point: dict[str, Any] = {"ls": "none", "marker": look.marker, "ms": size, **edge}
-    axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, **point)
+    axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, label=name, **point)
 
 
 def _delay_axis(axes: Axes, intervals: Sequence[MeanInterval]) -> None:
@@ -245,40 +251,6 @@ def _queue_axis(axes: Axes, series: Sequence[Series]) -> None:
         axes.minorticks_off()
     else:
         axes.set_ylim(0, _top(delays))
-
-
-def _label(axes: Axes, spots: _Spots, style: dict[str, Look], theme: Theme) -> None:
-    """Write each scheme's name beside its marker, with a thin line to it if it is far away."""
-    figure = axes.figure
-    unit = figure.dpi / 72
-    to_pixels: Any = axes.transData.transform
-    points, sizes, markers, lines, texts = [], [], [], [], []
-    # What is drawn, in pixels: markers, crosses, and the size of each name.
-    for name, (x, y) in spots.items():
-        look = style[name]
-        px, py = to_pixels((x.mean, y.mean))
-        (x0, y0), (x1, y1) = sorted(to_pixels([(x.low, y.mean), (x.high, y.mean)]).tolist())
-        (_, bottom), (_, top) = to_pixels([(x.mean, y.low), (x.mean, y.high)])
-        lines += [(x0, y0 - unit, x1, y1 + unit), (px - unit, bottom, px + unit, top)]
-        radius = unit * (5.5 if look.learned else 3.5)
-        markers.append((px - radius, py - radius, px + radius, py + radius))
-        weight = "bold" if look.learned else "normal"
-        text = axes.text(x.mean, y.mean, name, color=look.color, weight=weight, zorder=8)
-        extent = text.get_window_extent()
-        points.append((px, py))
-        sizes.append((extent.width, extent.height))
-        texts.append(text)
-    bounds = np.array(axes.get_window_extent().padded(-2 * unit).extents)
-    hard, soft = (np.array(each).reshape(-1, 4) for each in (markers, lines))
-    boxes = place_labels(points, sizes, bounds=bounds, hard=hard, soft=soft, unit=unit)
-    # The names go to their places.
-    from_pixels = axes.transData.inverted().transform
-    for text, box, point in zip(texts, boxes, points, strict=True):
-        text.set_position(tuple(from_pixels(box[:2])))
-        text.set_verticalalignment("bottom")
-        near = np.clip(point, box[:2], box[2:])
-        if math.dist(near, point) > 12 * unit:
-            axes.plot(*from_pixels([point, near]).T, color=theme.muted, lw=0.5, zorder=2)
 
 
 def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from distrlcc.errors import ConfigError, reading
 from distrlcc.evaluation.figures import LIGHT, STYLE, looks, panels
-from distrlcc.evaluation.plots import scatter, time_series
+from distrlcc.evaluation.plots import legend, scatter, time_series
 from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, Metric, Series, metric
 from distrlcc.evaluation.summary import MeanInterval, SchemeSummary, Summary, figure
 from distrlcc.types import FloatArray
@@ -179,7 +179,7 @@ def _distributions(
                 axes.ecdf(list(found.values()), label=name, color=style[name].color, lw=width)
             axes.set_xlabel(of.title)
             axes.set_ylabel("share of links")
-            figure.legend(loc="outside upper center", ncols=min(len(values), 5))
+            legend(figure, *axes.get_legend_handles_labels(), LIGHT)
         else:
             boxes = axes.boxplot(
                 [list(found.values()) for found in values.values()],
