@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
@@ -24,22 +25,11 @@ from distrlcc.types import FloatArray
 
 
 @dataclass(frozen=True)
-class _Interval:
-    mean: float | None
-    low: float | None
-    high: float | None
-
-    def read(self) -> MeanInterval:
-        values = (self.mean, self.low, self.high)
-        return MeanInterval(*(math.nan if value is None else value for value in values))
-
-
-@dataclass(frozen=True)
 class _Scheme:
     learned: bool
     failed_runs: int
-    overall: dict[str, _Interval]
-    scenarios: dict[str, dict[str, _Interval]]
+    overall: dict[str, MeanInterval]
+    scenarios: dict[str, dict[str, MeanInterval]]
 
 
 @dataclass(frozen=True)
@@ -72,19 +62,11 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
     """
     remedy = "; expected the summary.json of 'distrlcc evaluate --out'"
     with reading(ConfigError, f"{path} is no summary of an evaluation", remedy):
-        file = msgspec.json.decode(path.read_bytes(), type=_File, dec_hook=_floats)
+        data = json.loads(path.read_bytes(), object_hook=_defined)
+        file = msgspec.convert(data, _File, dec_hook=_floats)
         _check(file)
     schemes = tuple(
-        SchemeSummary(
-            name,
-            one.learned,
-            {key: value.read() for key, value in one.overall.items()},
-            {
-                link: {key: value.read() for key, value in values.items()}
-                for link, values in one.scenarios.items()
-            },
-            one.failed_runs,
-        )
+        SchemeSummary(name, one.learned, one.overall, one.scenarios, one.failed_runs)
         for name, one in file.schemes.items()
     )
     links = tuple(schemes[0].scenarios)
@@ -109,6 +91,11 @@ def _check(file: _File) -> None:
             buckets, edge = len(getattr(one, name)), name == "edges_s"
             if buckets != len(one.rate_mbps) + edge or not len(one.rate_mbps):
                 raise ValueError(f"series {one.link!r}: {name} has {buckets} values")
+
+
+def _defined(found: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON, of which null is NaN."""
+    return {key: math.nan if value is None else value for key, value in found.items()}
 
 
 def _floats(_: type, values: object) -> FloatArray:
