@@ -58,27 +58,19 @@ def agree(one: FloatArray, other: FloatArray) -> bool:
 
 def _intervals(units: FloatArray, resamples: int) -> FloatArray:
     """Bootstrap the mean of each row of ``units [R, U]``; returns ``[R, 3]``."""
-    rows, count = units.shape
-    result = np.full((rows, 3), np.nan)
+    count = units.shape[1]
+    result = np.full((len(units), 3), np.nan)
     result[:, 0] = defined_means(units)
-    if count == 1:
-        return result
     defined = np.isfinite(units)
-    filled, whole = np.where(defined, units, 0.0), bool(defined.all())
+    filled = np.where(defined, units, 0.0)
     # How often each unit is drawn is multinomial, and a resampled mean is one product with that.
     share, draws = np.full(count, 1.0 / count), np.random.default_rng(0)
     weights = draws.multinomial(count, share, size=resamples).astype(np.float64)
     tail, step = (1.0 - CONFIDENCE) / 2, max(1, _CHUNK // resamples)
-    for start in range(0, rows, step):
-        part = slice(start, start + step)
-        counts = float(count) if whole else weights @ defined[part].T.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            means = np.asarray(weights @ filled[part].T / counts)  # [resamples, step]
-        if whole:
-            result[part, 1:] = np.quantile(means, [tail, 1.0 - tail], axis=0).T
-            continue
-        # Draws without a defined unit have no mean, and a single unit has no interval.
-        for row in np.flatnonzero(defined[part].sum(axis=1) > 1):
-            found = means[:, row][np.isfinite(means[:, row])]
-            result[start + row, 1:] = np.quantile(found, [tail, 1.0 - tail])
+    several = np.flatnonzero(defined.sum(axis=1) > 1)  # a single unit has no interval
+    for part in np.array_split(several, -(-len(several) // step) or 1):
+        with np.errstate(invalid="ignore"):  # draws without a defined unit have no mean
+            means = weights @ filled[part].T / (weights @ defined[part].T.astype(np.float64))
+        quantile = np.quantile if defined[part].all() else np.nanquantile
+        result[part, 1:] = quantile(means, [tail, 1.0 - tail], axis=0).T
     return result
