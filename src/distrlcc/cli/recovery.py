@@ -26,11 +26,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Measure and print a table."""
-    from rich import box
-    from rich.table import Table
-
     from distrlcc.evaluation.recovery import recovery_scores
     from distrlcc.evaluation.scores import RECOVERY_METRICS
+    from distrlcc.evaluation.summary import interval_table
     from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.
@@ -47,17 +45,13 @@ def run(args: Namespace) -> int:
     if not changes:
         raise ConfigError(f"--suite {args.suite}: none of its links changes; take --suite dynamic")
     # The runs, a table, and JSON, in which None stands for never.
-    table = Table(title=f"{changes} changes on {counted(scenarios)}", box=box.SIMPLE_HEAD)
-    table.add_column("scheme")
-    for m in RECOVERY_METRICS:
-        table.add_column(m.title, justify="right")
-    finite = {}
-    links = counted(scenarios)
+    finite, rows, links = {}, [], counted(scenarios)
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
         found = recovery_scores(contender, scenarios)
-        cells = [m.text(found[m.key]) for m in RECOVERY_METRICS]
-        table.add_row(contender.name, *cells)
+        cells = [(m.text(found[m.key]), "") for m in RECOVERY_METRICS]
+        rows.append((contender.name, contender.learned, cells))
         finite[contender.name] = {k: None if math.isinf(v) else v for k, v in found.items()}
-    console(args.json).print(table)
+    heads = ["scheme", *(m.title for m in RECOVERY_METRICS)]
+    console(args.json).print(interval_table(f"{changes} changes on {links}", heads, rows))
     emit_json(args.json, finite)
     return 0

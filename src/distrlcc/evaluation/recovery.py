@@ -45,14 +45,9 @@ def recovery_scores(contender: Contender, scenarios: list[Scenario]) -> dict[str
     """Return the lower median of the times, RTTs, and the share within `GOAL_RTTS`."""
     times = recovery_times(contender, scenarios)
     return {
-        "recovery_rtts": lower_median(times),
+        "recovery_rtts": float(np.quantile(times, 0.5, method="lower")),  # some are infinite
         "recovered": float((times <= GOAL_RTTS).mean()),
     }
-
-
-def lower_median(times: FloatArray) -> float:
-    """Return the lower of the two medians, as some times are infinite."""
-    return float(np.sort(times)[(len(times) - 1) // 2])
 
 
 def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> FloatArray:
