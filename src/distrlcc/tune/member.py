@@ -7,7 +7,6 @@ to go on bit for bit; ``policy.safetensors``, the policy that was scored; ``repo
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,10 +58,9 @@ class Member:
     def advance(self) -> Report:
         """Train until the next report is due, and score."""
         trainer, counters = self.trainer, self.trainer.counters
-        begin = time.perf_counter() - counters.seconds
+        trainer.start_clock()
         while True:
             iterate(trainer)
-            counters.seconds = time.perf_counter() - begin
             if self.done or counters.update % self._config.report_every == 0:
                 break
         found = trainer.score()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from distrlcc.errors import OutputError
+from distrlcc.errors import OutputError, reading
 from distrlcc.policy.policy_file import Acting
 from distrlcc.tune.space import Value
 
@@ -74,12 +74,8 @@ def extended(schedule: Sequence[Segment], segment: Segment) -> tuple[Segment, ..
 
 def read_reports(path: Path) -> list[Report]:
     """Read a file of reports, without those that a resumed tuner made anew."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise OutputError(f"cannot read {path}: {error.strerror}") from None
+    with reading(OutputError, f"cannot read {path}"):
+        lines = path.read_bytes().splitlines() if path.exists() else []
     kept: list[Report] = []
     attempts: dict[int, int] = {}
     for line in lines:
