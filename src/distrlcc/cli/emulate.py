@@ -144,19 +144,15 @@ def _link(args: Namespace) -> LinkConfig:
     # Both directions from the flags.
     queue = QueueSpec() if args.queue is None else parse_queue(args.queue)
     queue_down = queue if args.queue_down is None else parse_queue(args.queue_down)
-    delay, loss, jitter = args.delay or 0.0, args.loss or 0.0, args.jitter or 0.0
     if args.scenario is None:
         if args.up is None or args.down is None:
             raise ConfigError(
                 "no link: give --up and --down (a rate such as 12, or a trace), or --scenario; "
                 "see 'distrlcc emulate --help'"
             )
-        up = direction(args.up, queue=queue, delay_ms=delay, loss=loss)
-        up = replace(up, jitter_ms=jitter)
-        down = replace(
-            direction(args.down, queue=queue_down, delay_ms=delay, loss=args.loss_down),
-            jitter_ms=jitter,
-        )
+        both = {"delay_ms": args.delay or 0.0, "jitter_ms": args.jitter or 0.0}
+        up = direction(args.up, queue=queue, loss=args.loss or 0.0, **both)
+        down = direction(args.down, queue=queue_down, loss=args.loss_down, **both)
         return LinkConfig(up, down, args.seed or 0)
     # Or the uplink from a scenario.
     clash = [

@@ -43,11 +43,8 @@ class MeanInterval:
 
     def texts(self, metric: Metric) -> tuple[str, str]:
         """Return the mean and the half width as shown: ``("95.1", "0.3")``, a dash, or no width."""
-        if not math.isfinite(self.mean):
-            return "-", ""
-        digits, scale = metric.digits, metric.scale
-        half = f"{self.half_width * scale:.{digits}f}" if math.isfinite(self.half_width) else ""
-        return f"{self.mean * scale:.{digits}f}", half
+        half = self.half_width
+        return metric.text(self.mean), metric.text(half) if math.isfinite(half) else ""
 
     def to_json(self) -> dict[str, float | None]:
         """Return the mean and the bounds as `figure` has them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from distrlcc.errors import ConfigError
 from distrlcc.sim.queues import QueueSpec
@@ -91,12 +92,9 @@ def opportunities(source: str) -> tuple[int, ...]:
     return tuple(constant_times(mbps / 12).tolist())
 
 
-def direction(
-    source: str, *, queue: QueueSpec, delay_ms: float, loss: float = 0.0
-) -> DirectionConfig:
-    """Build a direction of a rate or trace, as `opportunities` takes it."""
-    times = opportunities(source)
-    return DirectionConfig(source, times, queue=queue, delay_ms=delay_ms, loss=loss)
+def direction(source: str, **more: Any) -> DirectionConfig:
+    """Build a direction of a rate or trace, as `opportunities` takes it; ``more``: other fields."""
+    return DirectionConfig(source, opportunities(source), **more)
 
 
 def load_scenario(name: str) -> Scenario:
