@@ -29,8 +29,7 @@ def add_json(parser: Parser, what: str = "all figures") -> None:
 
 def _json_target(text: str) -> str:
     if text != "-":
-        if (path := Path(text)).is_dir():
-            raise ConfigError(f"--json {text}: is a folder; expected a file")
+        path = Path(text)
         if not path.exists() and not (parent := path.resolve().parent).is_dir():
             raise ConfigError(f"--json {text}: there is no folder {parent}; make it first")
         require_output(path)
