@@ -13,6 +13,7 @@ import secrets
 import shlex
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,17 +181,11 @@ def actors_config(args: Namespace) -> RunConfig:
 
 def newest_run(recipe: str) -> Path:
     """Return the newest run of a recipe in ``runs/``."""
-    found = []
-    for path in Path("runs").glob("*/checkpoints/latest.safetensors"):
-        run = path.parent.parent
-        try:
-            began = RunDirectory.read_config(run, RunConfig)
-        except DistrlccError:
-            continue
-        if began.recipe == recipe:
-            found.append((path.stat().st_mtime_ns, run))
-    if not found:
-        raise ConfigError(
-            f"--load: no run of {recipe} with a checkpoint stands in runs/; give its folder"
-        )
-    return max(found)[1]
+    found = Path("runs").glob("*/checkpoints/latest.safetensors")
+    for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        with suppress(DistrlccError):
+            if RunDirectory.read_config(path.parents[1], RunConfig).recipe == recipe:
+                return path.parents[1]
+    raise ConfigError(
+        f"--load: no run of {recipe} with a checkpoint stands in runs/; give its folder"
+    )
