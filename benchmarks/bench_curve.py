@@ -53,7 +53,7 @@ def run(args: Namespace) -> int:
     found: list[FloatArray] = []
     print("steps".rjust(10), *(name.rjust(10) for name in suites), file=out)
     for files in places:
-        policies = [contender_from_file(str(path), set()) for path in files]
+        policies = [contender_from_file(str(path)) for path in files]
         scores = np.array(
             [
                 [evaluate(one, scenarios[name])[0].figures["power"].mean() for one in policies]

@@ -84,7 +84,7 @@ def picture(text: str) -> Path:
 
 def run(args: Namespace) -> int:
     """Measure, print and draw."""
-    contender = contender_from_file(args.policy, set())
+    contender = contender_from_file(args.policy)
     assert contender.path is not None
     policy = load_policy(contender.path)
     size = SPACES[policy.spec.observation]

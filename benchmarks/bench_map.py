@@ -130,7 +130,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Score, print and draw."""
-    policy = contender_from_file(args.policy, set())
+    policy = contender_from_file(args.policy)
     schemes = [contender_from_scheme(name) for name in args.against.split(",") if name]
     out, found = sys.stderr if args.json == "-" else sys.stdout, []
     for each in MAPS:

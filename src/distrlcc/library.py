@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +23,12 @@ from rich.console import Console
 from distrlcc.config import flat, override, to_toml
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError, reading, unknown_name
-from distrlcc.evaluation.contender import Contender, contender_from_file, contender_named
+from distrlcc.evaluation.contender import (
+    Contender,
+    contender_from_file,
+    contender_named,
+    distinct,
+)
 from distrlcc.evaluation.runner import evaluate as run_links
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series
 from distrlcc.extras import naming_extras, require
@@ -113,7 +118,7 @@ def load_policy(
         PolicyFileError: It is no whole policy.
         ConfigError: It has no preference to set.
     """
-    return Policy(contender_from_file(str(name), set(), prefer), seed)
+    return Policy(contender_from_file(str(name), prefer), seed)
 
 
 def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
@@ -337,16 +342,10 @@ def evaluate(
     for name, value in (("links", links), ("seeds", seeds)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ConfigError(f"{name} is {value!r}: expected a whole number of 1 or more")
-    contenders = list[Contender]()
-    for sender in senders or (DEFAULT, "cubic", "bbr", "vegas", "copa"):
-        taken = {contender.name for contender in contenders}
-        if not isinstance(sender, Policy):
-            contenders.append(contender_named(str(sender), taken))
-            continue
-        name = sender.contender.name
-        while name in taken:
-            name += "'"
-        contenders.append(replace(sender.contender, name=name))
+    contenders = distinct(
+        one.contender if isinstance(one, Policy) else contender_named(str(one))
+        for one in senders or (DEFAULT, "cubic", "bbr", "vegas", "copa")
+    )
     traces = [traces] if isinstance(traces, str | Path) else traces
     scenarios = trace_suite([str(path) for path in traces]).scenarios("test") if traces else []
     suite = suite or ("" if traces else "random")

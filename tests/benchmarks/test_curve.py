@@ -33,7 +33,7 @@ def test_runs_are_scored_where_all_have_a_policy(
     assert _curve(*runs, *words) == 0
     links = load_suite("random").scenarios("validation", 2)
     power = [
-        evaluate(contender_from_file(name, set()), links)[0].figures["power"].mean()
+        evaluate(contender_from_file(name), links)[0].figures["power"].mean()
         for name in ("indigo", "one")
     ]
     assert json.loads(figures.read_text()) == {

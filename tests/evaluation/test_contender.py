@@ -64,7 +64,7 @@ def test_the_file_says_what_it_takes(policy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefer", [None, 0.0, 0.9])
 def test_a_preference_steers_as_in_the_environment(policy: Path, prefer: float | None) -> None:
-    contender = contender_from_file(str(policy), set(), prefer)
+    contender = contender_from_file(str(policy), prefer)
     assert contender.name == ("demo" if prefer is None else f"demo@{prefer:g}")
     assert contender.preference == (0.5 if prefer is None else prefer)
     _follow(contender)
@@ -76,8 +76,23 @@ def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
     assert main(["evaluate", str(policy), *words, "--json", str(out)]) == 0
     found = json.loads(out.read_text())["schemes"]
     assert set(found) == {"demo@0", "demo@0.5", "demo@1", "reno"}
-    sent = contender_from_file(str(policy), set(), 0.25).words()
+    sent = contender_from_file(str(policy), 0.25).words()
     assert sent == (str(policy), "--prefer", "0.25")
+
+
+def test_a_policy_may_have_a_schemes_name(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cubic.safetensors").write_bytes(policy.read_bytes())
+    words = ["--links", "1", "--seeds", "1", "--json", "x.json"]
+    for schemes in (["cubic", "--against", ""], ["--against", "cubic"]):
+        assert main(["evaluate", "./cubic.safetensors", *schemes, *words]) == 0
+        found = json.loads(Path("x.json").read_text())["schemes"]
+        assert {name: one["learned"] for name, one in found.items()} == {
+            "cubic'": True,
+            "cubic": False,
+        }
 
 
 def test_what_does_not_fit_is_refused_in_a_line(
@@ -104,12 +119,12 @@ def test_what_does_not_fit_is_refused_in_a_line(
 
 
 def test_shared_links_and_changes_are_measured_at_the_preference(policy: Path) -> None:
-    ends = [contender_from_file(str(policy), set(), prefer) for prefer in (0.0, 1.0)]
+    ends = [contender_from_file(str(policy), prefer) for prefer in (0.0, 1.0)]
     shared = [replace(scenario_by_id("shared-2/0"), duration_s=3.0)]
     low, high = (run_shared(one, shared, 0)[0].acked.sum() for one in ends)
     assert low != high
     # One that was trained recovers at all.
-    trained = [contender_from_file("preference", set(), prefer) for prefer in (0.0, 1.0)]
+    trained = [contender_from_file("preference", prefer) for prefer in (0.0, 1.0)]
     changing = [scenario_by_id("dynamic/test/1")]
     low, high = (recovery_times(one, changing) for one in trained)
     assert np.isfinite([*low, *high]).any()

@@ -92,7 +92,7 @@ def test_a_policy_acts_from_its_flows_start_on() -> None:
         Scenario(str(start), link, (Flow(start_s=start),), duration_s=start + 4.0)
         for start in (0.0, 2.0)
     ]
-    contender = contender_from_file("aurora", set())
+    contender = contender_from_file("aurora")
     figures = evaluate(contender, scenarios)[0].figures
     for name in ("first_second_utilisation", "power", "mean_queueing_delay_ms"):
         at_once, late = figures[name][:, 0]
@@ -296,5 +296,5 @@ def test_the_guard_acts_on_a_policy_that_floods_and_not_on_one() -> None:
     link = Link(rate_mbps=12.0, delay_ms=20.0, queue_packets=10)
     floods, _ = evaluate(policy_contender(policy), [Scenario("link", link, duration_s=20.0)])
     assert floods.figures["guarded"].item() > 0.5
-    ours, _ = evaluate(contender_from_file("one", set()), load_suite("random").scenarios("test", 8))
+    ours, _ = evaluate(contender_from_file("one"), load_suite("random").scenarios("test", 8))
     assert ours.figures["guarded"].max() < 0.01

@@ -58,7 +58,7 @@ class Witness:
 
 def _policy() -> PolicyController:
     file = ROOT / "src" / "distrlcc" / "policies" / "dagger.safetensors"
-    return PolicyController(contender_from_file(str(file), set(), None))
+    return PolicyController(contender_from_file(str(file), None))
 
 
 @pytest.mark.timeout(120)

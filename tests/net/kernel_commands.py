@@ -30,7 +30,7 @@ def record() -> kernel_tcp.Record:
         pytest.skip(problem)
     if not is_privileged():
         pytest.skip("needs root: network namespaces")
-    return kernel_policy(contender_from_file("one", set()))
+    return kernel_policy(contender_from_file("one"))
 
 
 @pytest.fixture

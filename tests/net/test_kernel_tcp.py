@@ -272,7 +272,7 @@ def test_who_never_fills_the_window_is_limited_by_the_application(
 def test_a_connection_is_paced_at_its_policys_gain(
     record: Any, name: str, emulator: Any, policy: str, gain: float
 ) -> None:
-    whole = kernel_policy(contender_from_file(policy, set()))
+    whole = kernel_policy(contender_from_file(policy))
     with closing(register(whole, policy, name)), closing(Server(_digest)) as server:
         code = PACED.format(port=server.port, name=name)
         flags = "--up 12 --down 12 --delay 10 --queue droptail:packets=60"
@@ -309,7 +309,7 @@ def test_one_that_is_kept_stays_until_it_is_unloaded(record: Any, name: str, hid
 def test_connections_live_while_weights_are_swapped_and_holders_die(
     record: Any, holder: Any, name: str, emulator: Any, swaps: int
 ) -> None:
-    other = kernel_policy(contender_from_file("dagger", set()))
+    other = kernel_policy(contender_from_file("dagger"))
     process = holder()
     with closing(Server(_echo)) as server:
         code = MANY.format(count=64, port=server.port, name=name)

@@ -16,7 +16,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -374,26 +374,26 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     """Return the policies and schemes that `add_contenders`'s arguments name."""
-    from distrlcc.evaluation.contender import contender_from_scheme, contender_named, is_scheme
+    from distrlcc.evaluation.contender import (
+        contender_from_scheme,
+        contender_named,
+        distinct,
+        is_scheme,
+    )
 
     senders = list(dict.fromkeys(args.senders))
     against = [name for name in names_in(args.against) if name not in senders]
-    contenders: list[Contender] = []
-    for sender in senders:
-        for prefer in [None] if is_scheme(sender, real=real) else args.prefer or [None]:
-            taken = {*against, *(contender.name for contender in contenders)}
-            contenders.append(contender_named(sender, taken, prefer, real=real))
+    contenders = [
+        contender_named(sender, prefer, real=real)
+        for sender in senders
+        for prefer in ([None] if is_scheme(sender, real=real) else args.prefer or [None])
+    ]
     if args.prefer and not any(one.learned for one in contenders):
         raise ConfigError("--prefer is for a policy; there is none")
-    own = [contender.name for contender in contenders]
-    contenders += [contender_from_scheme(name, real=real) for name in against if name not in own]
-    # Commands of one program differ in their options, and schemes of one name in their folders.
-    for place, one in enumerate(contenders):
-        while one.name in [other.name for other in contenders[:place]]:
-            contenders[place] = one = replace(one, name=f"{one.name}'")
+    contenders += [contender_from_scheme(name, real=real) for name in against]
     if not contenders:
         raise ConfigError("nothing to evaluate; name a SENDER or --against SCHEMES")
-    return contenders
+    return distinct(contenders)
 
 
 def _counts(text: str) -> list[int]:

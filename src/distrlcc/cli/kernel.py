@@ -172,7 +172,7 @@ def _add_name(parser: Parser) -> None:
 def _contender(args: Namespace) -> Contender:
     from distrlcc.evaluation.contender import contender_from_file
 
-    return contender_from_file(args.policy, set(), args.prefer)
+    return contender_from_file(args.policy, args.prefer)
 
 
 def _flag(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -183,9 +183,7 @@ def is_scheme(name: str, *, real: bool = False) -> bool:
     return named or (real and name.startswith(KERNEL))
 
 
-def contender_named(
-    sender: str, taken: Collection[str] = (), prefer: float | None = None, *, real: bool = False
-) -> Contender:
+def contender_named(sender: str, prefer: float | None = None, *, real: bool = False) -> Contender:
     """Return a scheme by its name or reference, or a policy as `contender_from_file` has it.
 
     Raises:
@@ -199,7 +197,23 @@ def contender_named(
     names = [*shipped_policies(), *(name for name in SCHEMES if name != "agent")]
     if not (sender in names or {"/", "."} & set(sender) or os.path.exists(sender)):
         raise unknown_name("policy or scheme", sender, names)
-    return contender_from_file(sender, taken, prefer)
+    return contender_from_file(sender, prefer)
+
+
+def distinct(contenders: Iterable[Contender]) -> list[Contender]:
+    """Return contenders whose names differ: what comes later gets ``'`` behind its name.
+
+    Our schemes and the kernel's keep theirs, by which they are found; policies, a user's schemes
+    and programs may have to give way to them.
+    """
+    contenders = list(contenders)
+    ours = [not (one.learned or one.reference or one.program[0]) for one in contenders]
+    taken = {one.name for one, is_ours in zip(contenders, ours, strict=True) if is_ours}
+    for place, one in enumerate(contenders):
+        while not ours[place] and one.name in taken:
+            contenders[place] = one = replace(one, name=f"{one.name}'")
+        taken.add(one.name)
+    return contenders
 
 
 def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
@@ -261,10 +275,8 @@ def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
     return contender_from_scheme(KERNEL + scheme if wanted else scheme, real=True)
 
 
-def contender_from_file(
-    path: str, taken: Collection[str], prefer: float | None = None
-) -> Contender:
-    """Return a policy as a contender, named after its file or run, and not as any in ``taken``.
+def contender_from_file(path: str, prefer: float | None = None) -> Contender:
+    """Return a policy as a contender, named after its file or run.
 
     ``path`` is a file, a run's folder, or the name of a shipped policy; ``prefer`` the preference,
     which stands in the name; None: the policy's own, if it has any.
@@ -285,8 +297,6 @@ def contender_from_file(
         raise ConfigError(f"prefer is {prefer!r}; expected 0 (throughput) to 1 (delay)")
     name = place.stem if place.stem != "policy" or not place.parent.name else place.parent.name
     name += "" if prefer is None else f"@{prefer:g}"
-    while name in taken:
-        name += "'"
     preference = policy.spec.preference if prefer is None else prefer
     return Contender(name, policy, preference, place.resolve())
 

@@ -143,7 +143,7 @@ class Reproduction:
             if set(run.scores.get(b.label, {})) != set(b.metrics)
         ]
         for b in self.progress(missing, lambda b: _scoring(place.name, b)):
-            run.scores[b.label] = b.scores(contender_from_file(str(place), set(), b.prefer))
+            run.scores[b.label] = b.scores(contender_from_file(str(place), b.prefer))
         run.save(kept)
         return run
 
