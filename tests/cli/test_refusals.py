@@ -57,6 +57,8 @@ FILES = {
     "empty.toml": 'name = "none"\nscenarios = []\n',
     "pair.toml": PAIR,
     "seed.toml": f'name = "z"\nseed = {2**62}\nlink = {{rate_mbps = 1.0}}\n',
+    "outage.toml": 'name = "z"\nduration_s = 2\n[link]\nrate_mbps = 10\n'
+    "changes = [{at_s = 1, rate_mbps = 0}, {at_s = 5, rate_mbps = 10}]\n",
     "tiny.toml": 'name = "z"\n[link]\nrate_mbps = 1.0\nchanges = [{at_s = 1, rate_mbps = 1e-7}]\n',
     "zero.toml": 'name = "z"\nlink = {rate_mbps = 0.0}\n',
     "key.toml": 'name = "z"\nlink = {rate = 1.0}\n',
@@ -232,6 +234,7 @@ REFUSED = [
     ("PBT --storage key.toml/under --out t", "key.toml/under"),
     # of recovery
     ("recovery --suite random --links 2", "none of its links changes"),
+    ("recovery --suite outage.toml", "none of its links changes except for outages"),
     ("recovery --suite cellular --links 2", "constant rate"),
 ]
 

@@ -254,6 +254,12 @@ def test_a_window_that_fits_one_rate_never_fits_the_other() -> None:
     assert math.isinf(up)
 
 
+def test_links_that_never_change_may_stand_beside_others_that_do() -> None:
+    links = [Link(rate_mbps=12), Link(rate_mbps=12, changes=(Change(1.0, rate_mbps=24),))]
+    scenarios = [Scenario(str(n), link, duration_s=3.0) for n, link in enumerate(links)]
+    assert len(recovery_times(contender_from_scheme("oracle"), scenarios)) == 1
+
+
 @pytest.mark.parametrize(
     ("inflight", "expected"),
     [

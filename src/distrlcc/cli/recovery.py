@@ -26,7 +26,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Measure and print a table."""
-    from distrlcc.evaluation.recovery import recovery_scores
+    import numpy as np
+
+    from distrlcc.evaluation.recovery import recoveries, recovery_scores
     from distrlcc.evaluation.scores import RECOVERY_METRICS
     from distrlcc.evaluation.summary import interval_table
     from distrlcc.sim.suites import check_agents, load_suite
@@ -41,9 +43,13 @@ def run(args: Namespace) -> int:
                 f"{scenario.name}: expected links of a constant rate with one flow, which "
                 "bandwidth-delay products are known of; take --suite dynamic"
             )
-    changes = sum(c.at_s < s.duration_s for s in scenarios for c in s.link.changes)
+    none = np.zeros(0)
+    changes = sum(len(recoveries(scenario, none, none)) for scenario in scenarios)
     if not changes:
-        raise ConfigError(f"--suite {args.suite}: none of its links changes; take --suite dynamic")
+        raise ConfigError(
+            f"--suite {args.suite}: none of its links changes except for outages; take "
+            "--suite dynamic"
+        )
     # The runs, a table, and JSON, in which None stands for never.
     finite, rows, links = {}, [], counted(scenarios)
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
