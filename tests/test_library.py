@@ -14,6 +14,8 @@ import pytest
 
 import distrlcc
 from distrlcc.errors import ConfigError, PolicyFileError
+from distrlcc.evaluation.benchmark import Benchmark
+from distrlcc.evaluation.contender import contender_from_scheme
 from distrlcc.evaluation.scores import METRICS
 from distrlcc.library import Callbacks, evaluate, load_policy, make_env, make_vec, report, simulate
 from distrlcc.library import train as train_recipe
@@ -153,6 +155,15 @@ def test_scores_are_a_table_and_a_frame() -> None:
     with pytest.raises(ConfigError, match="expected one of load_policy's"):
         make_vec(4, "one")  # type: ignore[arg-type]
     assert repr(found).startswith("Scores(12 runs on random; power: cubic 0.")
+
+
+def test_a_metric_that_no_run_has_is_not_a_number(tmp_path: Path) -> None:
+    late = tmp_path / "late.trace"
+    late.write_text("5000\n5001\n")  # nothing can be sent in the first second
+    found = evaluate("cubic", traces=late)
+    assert np.isnan(found.mean("first_second_utilisation")["cubic"])
+    scores = Benchmark(str(late), is_trace=True).scores(contender_from_scheme("cubic"))
+    assert np.isnan(scores["first_second_utilisation"])
 
 
 def _has(name: str) -> bool:

@@ -30,7 +30,7 @@ from distrlcc.evaluation.contender import (
     distinct,
 )
 from distrlcc.evaluation.runner import evaluate as run_links
-from distrlcc.evaluation.scores import METRICS, SchemeScores, Series
+from distrlcc.evaluation.scores import METRICS, SchemeScores, Series, defined_mean
 from distrlcc.extras import naming_extras, require
 from distrlcc.plugins import having
 from distrlcc.policy.spec import DEFAULT, PolicySpec
@@ -301,7 +301,7 @@ class Scores:
     def mean(self, metric: str = "power") -> dict[str, float]:
         """Return each sender's mean of a metric, over links and runs that have one."""
         self[metric]  # it is refused if there is none
-        return {one.scheme: float(np.nanmean(one.figures[metric])) for one in self.raw}
+        return {one.scheme: defined_mean(one.figures[metric]) for one in self.raw}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a pandas frame."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
-
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness_summary import measure
 from distrlcc.evaluation.recovery import recovery_scores
 from distrlcc.evaluation.runner import evaluate
-from distrlcc.evaluation.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
+from distrlcc.evaluation.scores import (
+    FAIRNESS_METRICS,
+    METRICS,
+    RECOVERY_METRICS,
+    Metric,
+    defined_mean,
+)
 from distrlcc.sim.suites import load_suite, trace_suite
 
 ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
@@ -64,7 +68,7 @@ class Benchmark:
             found = measure(contender, self.suite, scenarios).overall
             return {metric: found[metric].mean for metric in self.metrics}
         measured, _ = evaluate(contender, scenarios)
-        return {metric: float(np.nanmean(measured.figures[metric])) for metric in self.metrics}
+        return {metric: defined_mean(measured.figures[metric]) for metric in self.metrics}
 
 
 def known_metric(key: str, beside: Collection[str]) -> Metric:

@@ -146,7 +146,7 @@ def share_of(part: FloatArray, whole: FloatArray) -> FloatArray:
 
 def defined_mean(values: FloatArray) -> float:
     """Return the mean of the values that are defined; NaN where none is."""
-    return float(defined_means(values))
+    return float(defined_means(values.ravel()))
 
 
 def defined_means(values: FloatArray) -> FloatArray:
