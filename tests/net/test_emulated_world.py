@@ -18,10 +18,11 @@ import pytest
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.net.emulated_world import EmulatedWorld, StepResult, WorldProcess
 from distrlcc.net.flows import DATAGRAM_BYTES, RelayLink, Timers
-from distrlcc.net.udp_socket import Address, UdpSocket
+from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.processes import find_process
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.transport import wire
+from distrlcc.transport.handshake import Address
 from distrlcc.transport.wire import Acknowledgement
 from tests.hosts import wait_until
 

@@ -24,11 +24,12 @@ from distrlcc.errors import WireError
 from distrlcc.net.emulated_link import Delivery, EmulatedLink
 from distrlcc.net.kernel_flow import TcpFlow
 from distrlcc.net.sending import BATCH, next_batch
-from distrlcc.net.udp_socket import Address, UdpSocket
+from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.sim.link import NEVER
 from distrlcc.sim.reference import first_held
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.transport import wire
+from distrlcc.transport.handshake import Address
 from distrlcc.transport.receiver import Receiver
 from distrlcc.transport.sender import Sender
 from distrlcc.transport.wire import Acknowledgement, Data

@@ -9,9 +9,9 @@ from time import monotonic_ns
 
 from distrlcc.errors import WireError
 from distrlcc.limits import limits
-from distrlcc.net.udp_socket import Address, UdpSocket
+from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.transport import wire
-from distrlcc.transport.handshake import Admission, Session
+from distrlcc.transport.handshake import Address, Admission, Session
 from distrlcc.transport.receiver import Receiver
 from distrlcc.types import NANOSECONDS
 

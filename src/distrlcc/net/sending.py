@@ -16,9 +16,9 @@ from distrlcc.control.base import Controller
 from distrlcc.errors import LinkError, WireError
 from distrlcc.limits import limits
 from distrlcc.net.flow_record import Sent, Step, Ticker, TimeRecord
-from distrlcc.net.udp_socket import Address, UdpSocket, shown
+from distrlcc.net.udp_socket import UdpSocket, shown
 from distrlcc.transport import wire
-from distrlcc.transport.handshake import Opening, Repeat
+from distrlcc.transport.handshake import Address, Opening, Repeat
 from distrlcc.transport.sender import Sender, SenderOptions
 from distrlcc.transport.wire import Acknowledgement, Hello, authentic
 from distrlcc.types import NANOSECONDS
