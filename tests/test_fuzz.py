@@ -525,7 +525,7 @@ def session(folder: Path) -> tuple[Document, Parse]:
     others = [
         wire.encode_answer(wire.Answer(1, refusal="no room"), KEY),
         wire.encode_ack(wire.Acknowledgement(1, ((7, 9), (1, 3))), KEY),
-        b"DLCC\x03" + bytes(600),
+        b"DLCC" + bytes([wire.VERSION + 1]) + bytes(600),
     ]
     datagrams = st.one_of(
         data,

@@ -97,14 +97,15 @@ def test_rivals_share_a_link_and_start_when_they_say() -> None:
     assert together < 0.9 * alone
 
 
-def test_a_rival_that_cannot_begin_is_named_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start_s", [0.0, 0.05])
+def test_a_rival_that_cannot_begin_is_named_at_once(start_s: float, tmp_path: Path) -> None:
     source = Path("examples/plugins/scheme.py").read_text()
     (tmp_path / "mine.py").write_text(source)
-    flows = (Flow(), Flow(f"{tmp_path}/mine.py:near"))
+    flows = (Flow(), Flow(f"{tmp_path}/mine.py:near", start_s=start_s))
     scenario = _scenario(rate_mbps=12.0, flows=flows)
     (tmp_path / "mine.py").write_text(f"{source}# another\n")
     with _world(scenario) as world, pytest.raises(ConfigError, match="has changed"):
-        _run(world, [10.0], 1)
+        _run(world, [10.0], 20)
 
 
 def test_a_pause_belongs_to_no_step_and_traffic_goes_on() -> None:

@@ -227,9 +227,11 @@ def test_a_receiver_that_still_acknowledges_is_there_though_the_end_comes_late(
         thread = threading.Thread(target=be_the_receiver, args=(socket,))
         thread.start()
         controller = SchemeController("fixed", parameter=1000.0)
-        sent = send(socket.address, controller, Request(0.3, timeout_s=1.0))
-        stop.set()
-        thread.join(10.0)
+        try:
+            sent = send(socket.address, controller, Request(0.3, timeout_s=1.0, wait_s=10.0))
+        finally:
+            stop.set()
+            thread.join(10.0)
     assert sent.failure == ("" if answers else "the other end did not confirm the end")
 
 

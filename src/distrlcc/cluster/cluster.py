@@ -192,7 +192,7 @@ def join_line(node: Node, *, show_token: bool) -> str:
 
 
 def head_interface(ip: str, name: str) -> Interface:
-    """Return the interface that a head listens on; it is never guessed.
+    """Return the interface that a head listens on; of several it is never guessed.
 
     Raises:
         ConfigError: There is none like this, or several to choose from.
@@ -203,7 +203,7 @@ def head_interface(ip: str, name: str) -> Interface:
         chosen = [each for each in chosen if each.address == address]
     elif not name:
         chosen = [each for each in chosen if not each.address.startswith("127.")]
-    if len(chosen) == 1 or (chosen and name):  # of several addresses of one the first
+    if len({each.name for each in chosen}) == 1:  # of its several addresses the first
         return chosen[0]
     if ip or name:
         names = ", ".join(map(str, found)) or "none"

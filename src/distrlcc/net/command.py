@@ -28,14 +28,13 @@ from distrlcc.processes import (
     descendants,
     die_with_parent,
     kill_marked,
+    marked,
 )
 
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
 ENDED = "ended before COMMAND"
 """What is said of an outer command that failed by itself, such as a server that did not start."""
-_OUTSIDE = "DISTRLCC_OUTSIDE"
-"""Environment variable of what a command that runs outside has started."""
 _FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
 
 
@@ -222,8 +221,7 @@ def running_outside(
     Raises:
         LinkError: It cannot be started.
     """
-    mark = f"{_OUTSIDE}={secrets.token_hex(8)}"
-    name, _, value = mark.partition("=")
+    name = f"DISTRLCC_OUTSIDE_{secrets.token_hex(8)}"  # what is nested has several
 
     def before_exec() -> None:
         die_with_parent(signal.SIGKILL)
@@ -233,7 +231,7 @@ def running_outside(
         # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
         process = subprocess.Popen(
             command,
-            env={**(os.environ if environment is None else environment), name: value},
+            env={**(os.environ if environment is None else environment), name: "1"},
             preexec_fn=before_exec,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -249,18 +247,28 @@ def running_outside(
             sys.stderr.write(
                 f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {process.returncode}\n"
             )
-        _end_group(process)
-        kill_marked(mark, limits().kill)  # what left the group, as a daemon does
+        _end_outside(process, f"{name}=1")
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a command and what it started: in good order, then by force."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)  # what it started may outlive it
-        deadline = time.monotonic() + limits().kill
-        while time.monotonic() < deadline:
-            process.poll()
-            os.killpg(process.pid, 0)
-            time.sleep(limits().tick)
-        os.killpg(process.pid, signal.SIGKILL)
+def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:
+    """End a command and what it started, daemons too: in good order, then by force."""
+    group, deadline = process.pid, time.monotonic() + limits().kill
+    _signal_group(group, signal.SIGTERM)  # what it started may outlive it
+    for daemon in marked(mark):
+        with suppress(ProcessLookupError):
+            if os.getpgid(daemon.pid) != group:
+                daemon.signal(signal.SIGTERM)
+    while (_signal_group(group, 0) or marked(mark)) and time.monotonic() < deadline:
+        process.poll()
+        time.sleep(limits().tick)
+    _signal_group(group, signal.SIGKILL)
+    kill_marked(mark, limits().kill)
     process.wait()
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Signal a group of processes; return whether there is any of it."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
+        return True
+    return False

@@ -344,9 +344,13 @@ def serve(connection: Connection, world: EmulatedWorld) -> None:
     world.watch(connection.fileno(), read)
     # The owner's death closes the connection, unless a process that it forked still holds it.
     while running and os.getppid() == parent:
-        if world.turn():
+        try:
+            news: Any = world.take() if world.turn() else None
+        except DistrlccError as error:  # of a flow that begins late
+            news = failure = failure or error
+        if news is not None:
             with suppress(BrokenPipeError, ConnectionResetError):
-                connection.send(world.take())
+                connection.send(news)
     world.close()
 
 

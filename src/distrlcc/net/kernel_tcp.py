@@ -211,9 +211,8 @@ def register(policy: Record, label: str, name: str = "", *, keep: bool = False) 
         ConfigError: The name is none, or taken.
         KernelError: This machine lacks something, or the kernel refuses.
     """
-    # Refuse what can be refused before anything is loaded. Containers share the kernel's names, not
-    # the numbers of their processes.
-    name = name or f"rl{os.getpid()}_{secrets.token_hex(2)}"
+    # Refuse what can be refused before anything is loaded.
+    name = name or _free_name()
     check_name(name)
     require_kernel()
     if keep:
@@ -245,6 +244,13 @@ def register(policy: Record, label: str, name: str = "", *, keep: bool = False) 
         raise
     made.link, made.link_fd, made.loaded = bpf.number_of(link), link, loaded
     return made
+
+
+def _free_name() -> str:
+    """Return a name that no control has; containers share these, not their processes' numbers."""
+    while (name := f"rl{os.getpid()}_{secrets.token_hex(2)}") in kernel_controls():
+        pass
+    return name
 
 
 def check_name(name: str) -> None:

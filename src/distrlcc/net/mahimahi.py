@@ -30,7 +30,8 @@ def _words(
         raise ConfigError("--emulator mahimahi: its queues mark no packets; leave ecn and mark out")
     if any(way.jitter_ms or way.tick_ms for _, way, _ in ways):
         raise ConfigError(
-            "--emulator mahimahi: its packets neither jitter nor bunch; leave --jitter out"
+            "--emulator mahimahi: its packets neither jitter nor bunch; leave --jitter or "
+            "--scenario out"
         )
     delay = link.up.delay_ms
     if delay != round(delay):

@@ -7,6 +7,7 @@ process, COMMAND's processes by their guard.
 
 from __future__ import annotations
 
+import errno
 import gc
 import random
 import select
@@ -32,6 +33,7 @@ _BATCH = 64
 _FLUSH_EVERY = NANOSECONDS
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _SI_KERNEL = 0x80
+_DELETED = (errno.EBADFD, errno.ENODEV)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 # States in /proc/net/tcp of connections whose FIN the other side has not acknowledged.
 _UNFINISHED = {"04", "09", "0B"}
@@ -176,8 +178,9 @@ class _Session:
                 direction.arrive(data, now=now)
         except BlockingIOError:
             pass
-        except OSError:  # COMMAND has deleted the device: nothing comes from there any more
-            self._ends = tuple(other for other in self._ends if other is not end)
+        except OSError as error:  # COMMAND took the device down, or has deleted it for good
+            if error.errno in _DELETED:
+                self._ends = tuple(other for other in self._ends if other is not end)
 
     def _give(self, direction: Direction, other: End) -> None:
         now = self._clock()

@@ -34,8 +34,8 @@ _SHORT = struct.Struct("H")
 
 
 def give_room(end: socket.socket, size: int) -> None:
-    """Let a socket's buffers have a size, bytes; beyond the system's limit for root alone."""
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
+    """Let a socket's buffers have a size, bytes, beyond the system's limit; root alone may."""
+    for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
         with suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, option, size)
 
@@ -57,6 +57,9 @@ class UdpSocket:
             few = error.errno in (errno.EMFILE, errno.ENFILE)
             remedy = "; take fewer links, or raise ulimit -n" if few else ""
             raise LinkError(f"cannot open a UDP socket ({error.strerror}){remedy}") from None
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # TCP's would grow by themselves
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         give_room(self._socket, _BUFFER_BYTES)
         self.batches = False
         """Whether several datagrams leave in one call."""

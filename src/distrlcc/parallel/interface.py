@@ -17,6 +17,7 @@ from distrlcc.errors import ConfigError
 
 _NET = Path("/sys/class/net")
 _SIOCGIFCONF, _ENTRY_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq where pointers have 64 bits
+_IFCONF = struct.Struct("@iP")
 _NO_HARDWARE_ADDRESS = "65534"  # ARPHRD_NONE: TUN devices and WireGuard
 
 
@@ -33,10 +34,12 @@ class Interface:
 
 def interfaces() -> list[Interface]:
     """Return this machine's IPv4 addresses, each with its interface, which may have several."""
-    room = array("B", bytes(1024 * _ENTRY_BYTES))
-    request = struct.pack("iP", len(room), room.buffer_info()[0])  # struct ifconf
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        size, _ = struct.unpack("iP", fcntl.ioctl(control, _SIOCGIFCONF, request))
+        # Without room the kernel tells the size (struct ifconf).
+        size = _IFCONF.unpack(fcntl.ioctl(control, _SIOCGIFCONF, _IFCONF.pack(0, 0)))[0]
+        room = array("B", bytes(size + 64 * _ENTRY_BYTES))  # some may come meanwhile
+        request = _IFCONF.pack(len(room), room.buffer_info()[0])
+        size = _IFCONF.unpack(fcntl.ioctl(control, _SIOCGIFCONF, request))[0]
     entries = (room[at : at + _ENTRY_BYTES].tobytes() for at in range(0, size, _ENTRY_BYTES))
     return [
         # A label as in eth0:x is none of the interface's name.

@@ -106,10 +106,9 @@ def open_directory(
 
     Where it is opened again by another process, ``run`` names the run.
     """
-    run = run or uuid.uuid4().hex
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
-    storage = options.place(run)
+    storage = options.place(run or uuid.uuid4().hex)
     with ExitStack() as stack:
         if storage is not None:
             stack.enter_context(stored(storage, options.out, resume=options.resume))
@@ -119,7 +118,8 @@ def open_directory(
         directory.storage = storage
         stack.enter_context(directory)
         directory.lock()
-        directory.belong_to(run)
+        if run:
+            directory.belong_to(run)
         try:
             yield directory
         except (Exception, SystemExit):  # a user's code may raise either
@@ -149,6 +149,7 @@ def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple
     with open_directory(state.config, options) as run:
         if options.resume:
             state.load(run)
+        run.belong_to(uuid.uuid4().hex)  # not before: a resume that is refused changes nothing
         run.lead()
         if options.resume:
             run.rewind(state.counters.update)

@@ -86,15 +86,17 @@ class MetricsLog:
             copy.unlink(missing_ok=True)
 
     def _keep(self, copy: BinaryIO, last: int) -> None:
-        """Copy the whole lines of updates up to ``last``; there may be millions."""
-        self.newest = self._steps = 0
+        """Copy what ends with the last whole line of an update up to ``last``; it may be large."""
+        self.newest, self._steps, held = 0, 0, b""
         with self.path.open("rb") as lines:
             for line in lines:
+                held += line
                 with suppress(ValueError, RecursionError):  # torn, or none of ours
                     row = msgspec.json.decode(line, type=_Row)
                     if row.update <= last and line.endswith(b"\n"):
-                        copy.write(line)
-                        self.newest, self._steps = row.update, int(row.steps or self._steps)
+                        copy.write(held)
+                        held, self.newest = b"", row.update
+                        self._steps = int(row.steps or self._steps)
         copy.flush()
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:

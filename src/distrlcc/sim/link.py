@@ -246,8 +246,8 @@ def _parse_log(path: Path, lines: Sequence[str]) -> Log:
     )
 
 
-def _require_whole(log: Log) -> None:
-    """Refuse a log whose queue is not modelled here, or that has a part of the packets."""
+def _require_replayable(log: Log) -> None:
+    """Refuse a log of a queue that does not replay, or of a part of the packets."""
     if log.queue not in ("droptail", "drophead", "infinite"):
         raise TraceError(
             f"a queue of kind {log.queue!r} does not replay; expected droptail, drophead or "
@@ -267,7 +267,7 @@ def replay(log: Log, trace: Trace) -> Replay:
         TraceError: The queue is another, not all packets stand in the log, or it ends long after
             its last opportunity.
     """
-    _require_whole(log)
+    _require_replayable(log)
     queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()
