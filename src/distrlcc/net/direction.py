@@ -57,7 +57,6 @@ class Direction:
             self._link = TraceLink(config.times or (NEVER,), queue, base=base - config.phase_ms)
             while config.phase_ms and self._link.next_time() <= base:
                 self._link.step()
-            self._link.on_opportunity = self._note_opportunity
 
     def arrive(self, data: bytes, *, now: int) -> None:
         """Queue an IP packet at its arrival; call `advance` before."""
@@ -123,6 +122,8 @@ class Direction:
             if link.idle and not logs:
                 link.skip(now=milliseconds)
                 return
+            for log in logs:
+                log.opportunity(time)
             for packet in link.step():
                 assert isinstance(packet, Datagram)
                 for log in logs:
@@ -138,10 +139,6 @@ class Direction:
         release = -(-(time + self._delay + round(wait)) // self._tick) * self._tick
         self._last_release = max(release, self._last_release)
         self._flying.append((self._last_release, data))
-
-    def _note_opportunity(self, now: int) -> None:
-        for log in self._logs:
-            log.opportunity(now)
 
     def _note_drops(self, now: int, *packets: Packet) -> None:
         if packets:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -30,9 +30,6 @@ NEVER = 1 << 62
 
 class TraceLink:
     """A link that sends at a trace's opportunities, as mahimahi's mm-link."""
-
-    on_opportunity: Callable[[int], None] | None = None
-    """Told the time of every opportunity, used or not."""
 
     def __init__(self, times: Sequence[int], queue: DropTail, *, base: int = 0) -> None:
         """Start at the trace's time zero, which is at ``base``; the last time is the period."""
@@ -61,7 +58,7 @@ class TraceLink:
         return self._due
 
     def skip(self, *, now: int) -> None:
-        """Lose the opportunities up to a time at once; for an idle link without an observer."""
+        """Lose the opportunities up to a time at once; for an idle link that nobody logs."""
         if self._due > now:
             return
         period = int(self._times[-1])
@@ -75,8 +72,6 @@ class TraceLink:
     def step(self) -> list[Packet]:
         """Use one opportunity; its bytes are shared by packets, and lost when none is left."""
         now = self._due
-        if self.on_opportunity is not None:
-            self.on_opportunity(now)
         self._place += 1
         if self._place == len(self._times):
             self._place = 0
@@ -280,11 +275,10 @@ def replay(log: Log, trace: Trace) -> Replay:
             "in it; expected a log of this trace"
         )
     link.skip(now=first - 1)  # a log may begin inside its trace
-    link.on_opportunity = lambda time: found.append((time, "#", 1504, 0))
 
     def use_until(now: int) -> None:
-        while link.next_time() <= now:
-            time = link.next_time()
+        while (time := link.next_time()) <= now:
+            found.append((time, "#", 1504, 0))
             found.extend((time, "-", p.size, time - p.arrival) for p in link.step())
 
     for time, kind, size, _ in log.events:
