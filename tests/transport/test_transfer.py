@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from distrlcc.control.base import Controller
+from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
-from distrlcc.sim.reference import first_held
 from distrlcc.sim.scenario import Flow
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, SenderOptions
 from tests.transport.flow import Network, Transfer
@@ -94,6 +93,6 @@ def test_an_outage_backs_off_and_ends() -> None:
 
 
 def test_a_paced_scheme_on_a_real_clock_keeps_its_rate() -> None:
-    paced = first_held(Flow(cwnd=1000.0, pacing_mbps=6.016))  # 500 packets/s
+    paced = Held(*Flow(cwnd=1000.0, pacing_mbps=6.016).first_held)  # 500 packets/s
     done = finish(lambda now: paced, Network(), options=SenderOptions(catch_up_ns=0))
     assert done.now == pytest.approx((PACKETS / 500.0 + 0.08) * 1e9, rel=0.05)

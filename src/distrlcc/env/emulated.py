@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.control.state import INITIAL_CWND
 from distrlcc.env.batch import AgentBatch, Floats, mean_wait
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
@@ -23,7 +22,7 @@ from distrlcc.errors import CheckpointError, ConfigError
 from distrlcc.net import emulated_world, kernel_world
 from distrlcc.net.emulated_world import StepResult, WorldProcess
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import PACKET_BYTES, IntervalStats
+from distrlcc.types import IntervalStats
 
 LATE_SHARE = 0.25
 """A step whose action came when more than this share of it was over is late."""
@@ -70,11 +69,7 @@ class EmulatedBatch(AgentBatch):
         if self._world is None:
             self._world = WorldProcess(len(self._best), self._module.__name__)
         self._world.load(n, scenario)
-        flow = scenario.flows[0]
-        self._held[:, n] = (
-            INITIAL_CWND if flow.cwnd is None else flow.cwnd,
-            (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES),
-        )
+        self._held[:, n] = scenario.flows[0].first_held
         self.begin_agent(n, scenario, self._held[:, n])
         # Our receivers acknowledge every packet, the kernel's every second one.
         link = replace(scenario.link, delayed_acks=self._module is kernel_world)

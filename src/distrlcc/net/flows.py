@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from secrets import randbits, token_bytes
 
-from distrlcc.control.base import Controller
+from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import WireError
 from distrlcc.net.emulated_link import Delivery, EmulatedLink
@@ -26,14 +26,13 @@ from distrlcc.net.kernel_flow import TcpFlow
 from distrlcc.net.sending import BATCH, next_batch
 from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.sim.link import NEVER
-from distrlcc.sim.reference import first_held
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Address
 from distrlcc.transport.receiver import Receiver
 from distrlcc.transport.sender import Sender
 from distrlcc.transport.wire import Acknowledgement, Data
-from distrlcc.types import NANOSECONDS, IntervalStats
+from distrlcc.types import IntervalStats
 
 LOOPBACK = "127.0.0.1"
 DATAGRAM_BYTES = 1472
@@ -92,7 +91,7 @@ class SendingFlow:
         self.socket = UdpSocket(connect=remote)
         self.sender: Sender | None = None
         """None before it starts."""
-        self.held = first_held(flow)
+        self.held = Held(*flow.first_held)
         """Window and rate that an agent has set."""
         self.silent = False
         """Whether nothing is sent, whatever window and rate allow."""
@@ -101,11 +100,9 @@ class SendingFlow:
 
     def begin(self, *, now: int) -> None:
         """Begin the scenario's time: the flow starts at its start time."""
-        flow = self.flow
-        if flow.stop_s is not None:
-            self._stop = now + round(flow.stop_s * NANOSECONDS)
-        self._start = now + round(flow.start_s * NANOSECONDS)
-        if flow.start_s > 0:
+        start, stop = self.flow.span_ns
+        self._start, self._stop = now + start, now + stop
+        if start > 0:
             self._timers.set(self._acting, self._start)
         else:
             self._act(now)

@@ -30,9 +30,8 @@ from distrlcc.net.namespace import new_network
 from distrlcc.net.udp_socket import give_room
 from distrlcc.policy.kernel_layout import INTERVAL, ONE, RATE_ONE
 from distrlcc.sim.link import NEVER
-from distrlcc.sim.reference import first_held
 from distrlcc.sim.scenario import Flow
-from distrlcc.types import NANOSECONDS, PACKET_BYTES
+from distrlcc.types import PACKET_BYTES
 
 _BLOCK = Block(ipaddress.IPv4Network("100.64.0.0/18"))
 _PORTS = range(10_000, 60_000, 2)
@@ -155,16 +154,14 @@ class TcpFlow:
         self._packets = deque[bytes]()
         self._first = self._unread = 0
         # Orders, and what comes of them.
-        self._place, self._step, self._held = place, 1, first_held(flow)
+        self._place, self._step, self._held = place, 1, Held(*flow.first_held)
         place[:] = 0
         place["step"] = self._step
         self._seen = dict.fromkeys(INTERVAL.names or (), 0)
 
     def begin(self, *, now: int) -> None:
         """Begin the scenario's time: the flow starts at its start time."""
-        stop = self._flow.stop_s
-        self._start = now + round(self._flow.start_s * NANOSECONDS)
-        self._stop = NEVER if stop is None else now + round(stop * NANOSECONDS)
+        self._start, self._stop = (now + time for time in self._flow.span_ns)
         self.hold(self._held.cwnd, self._held.pacing_rate, now=now)
 
     def close(self) -> None:

@@ -18,7 +18,6 @@ from fractions import Fraction
 
 from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
-from distrlcc.control.state import INITIAL_CWND
 from distrlcc.sim.link import NEVER, RateLink, TraceLink
 from distrlcc.sim.queues import Packet, Policer
 from distrlcc.sim.scenario import Flow, Link, Scenario
@@ -62,23 +61,12 @@ class Record:
     marked: bool = False
 
 
-def first_held(flow: Flow) -> Held:
-    """Return the window and the pacing rate that an agent starts with."""
-    rate = (flow.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES)
-    return Held(INITIAL_CWND if flow.cwnd is None else flow.cwnd, rate)
-
-
-def _start_and_stop(flow: Flow) -> tuple[int, int]:
-    stop = NEVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
-    return round(flow.start_s * NANOSECONDS), stop
-
-
 class _Flow:
     def __init__(self, number: int, flow: Flow, seed: int) -> None:
         self.number, self.flow, self.seed = number, flow, seed
-        self.start, self.stop = _start_and_stop(flow)
+        self.start, self.stop = flow.span_ns
         self.extra = round(flow.extra_rtt_ms * 1e6)
-        self.held = first_held(flow)
+        self.held = Held(*flow.first_held)
         """What an agent holds, and the oracle, whose window is set at each step's start."""
         self.controller: Controller = self.held
         self.sender: Sender | None = None
@@ -377,7 +365,7 @@ def best_window(
     span = 2 * conditions_at(link, now)[0] + round(scenario.flows[number].extra_rtt_ms * 1e6)
     policed = NEVER if link.policer_mbps is None else round(link.policer_mbps * 1e6) * span
     bits = min(capacity(link, end - span, end), policed)
-    spans = times or map(_start_and_stop, scenario.flows)
+    spans = times or [flow.span_ns for flow in scenario.flows]
     active = max(sum(max(start, now) < min(stop, end) for start, stop in spans), 1)
     return Fraction(bits + _PACKET_BITS, _PACKET_BITS * active)
 

@@ -24,10 +24,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from distrlcc.config import check_fields
-from distrlcc.control.state import SCHEMES
+from distrlcc.control.state import INITIAL_CWND, SCHEMES
 from distrlcc.errors import ConfigError
+from distrlcc.sim.layout import FOREVER
 from distrlcc.sim.queues import QueueSpec, parse_queue
-from distrlcc.types import PACKET_BYTES
+from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 MIN_RATE_MBPS = 1e-3
 MAX_RATE_MBPS = 400_000.0
@@ -191,6 +192,18 @@ class Flow:
     def takes_marks(self) -> bool:
         """Whether its packets can be marked: never an agent's, whose policy sees no marks."""
         return self.ecn and self.scheme != "agent"
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """When it starts and stops, ns."""
+        stop = FOREVER if self.stop_s is None else round(self.stop_s * NANOSECONDS)
+        return round(self.start_s * NANOSECONDS), stop
+
+    @property
+    def first_held(self) -> tuple[float, float]:
+        """The window, packets, and the pacing rate, packets/s, that it starts with."""
+        rate = (self.pacing_mbps or 0.0) * 1e6 / (8 * PACKET_BYTES)
+        return INITIAL_CWND if self.cwnd is None else self.cwnd, rate
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,7 @@ from numpy.typing import NDArray
 
 from distrlcc.control.compiled import CACHE_FOLDER, njit
 from distrlcc.control.schemes import LEDBAT, ORACLE
-from distrlcc.control.state import (
-    CWND,
-    INITIAL_CWND,
-    PACING,
-    SCHEMES,
-    STATE_SIZE,
-    scheme_name,
-)
+from distrlcc.control.state import CWND, PACING, SCHEMES, STATE_SIZE, scheme_name
 from distrlcc.errors import CheckpointError
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
@@ -224,16 +217,13 @@ class Simulator:
             row[col.SCHEME] = SCHEMES[flow.scheme]
             if row[col.SCHEME] > ORACLE and not self._with_schemes:
                 self._with_schemes, self._kernel = True, None
-            row[col.START] = round(flow.start_s * NANOSECONDS)
-            row[col.STOP] = col.FOREVER if flow.stop_s is None else round(flow.stop_s * NANOSECONDS)
+            row[[col.START, col.STOP]] = flow.span_ns
             row[col.EXTRA_RTT] = round(flow.extra_rtt_ms * 1e6)
             row[col.FLOW_SEED] = scenario.seed * 64 + k
             row[col.SIZE] = col.FOREVER if flow.packets is None else flow.packets
             row[col.ECN] = flow.takes_marks and scenario.link.queue.mark is not None
             control[:] = 0.0
-            control[CWND] = INITIAL_CWND if flow.cwnd is None else flow.cwnd
-            if flow.pacing_mbps is not None:
-                control[PACING] = flow.pacing_mbps * 1e6 / (8 * PACKET_BYTES)
+            control[[CWND, PACING]] = flow.first_held
 
     def _first_best(self, n: int) -> None:
         from distrlcc.sim.capacity import (  # noqa: PLC0415 - compiles on first use
