@@ -16,6 +16,8 @@ mapped:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 OBJECT = "distrlcc.bpf.o"
@@ -51,42 +53,31 @@ SPACES = {
 """Observation spaces that the program computes, in its order, and their sizes."""
 
 
-def _named(kind: str, names: str) -> list[tuple[str, str]]:
-    return [(name, kind) for name in names.split()]
-
-
-def _struct(*fields: tuple[str, str]) -> np.dtype[np.void]:
-    """Return a C struct; each argument is a type and the names of fields that have it."""
-    return np.dtype([field for kind, names in fields for field in _named(kind, names)], align=True)
+def _struct(*fields: tuple[Any, ...]) -> np.dtype[np.void]:
+    """Return a C struct; each argument is a type, its fields' names and, of arrays, their size."""
+    members = [(name, kind, *size) for kind, names, *size in fields for name in names.split()]
+    return np.dtype(members, align=True)
 
 
 LAYER = _struct(("<u4", "rows columns weights bias activation"))
-POLICY = np.dtype(
-    [
-        *_named("<u4", "observation observed actions has_preference dense state state_input"),
-        *_named("<u4", "sample step_us interval_q16 catch_up gain_q8 guard_rounds floor"),
-        *_named("<u4", "crowd follows growth gates post_hidden"),
-        *_named("<i8", "guard_loss preference first_window least_window greatest_window"),
-        *_named("<i8", "first_rate least_rate greatest_rate scale deviation"),
-        ("mean", "<i8", MAX_INPUTS),
-        ("inverse", "<i8", MAX_INPUTS),
-        ("factor", "<i8", MAX_ACTIONS),
-        ("offset", "<i8", MAX_ACTIONS),
-        ("layers", LAYER, MAX_LAYERS),
-        ("biases", "<i8", MAX_BIASES),
-        ("weights", "<u4", MAX_WEIGHTS + MAX_COLUMNS),
-        ("none", "<u8", 3),
-    ],
-    align=True,
+POLICY = _struct(
+    ("<u4", "observation observed actions has_preference dense state state_input"),
+    ("<u4", "sample step_us interval_q16 catch_up gain_q8 guard_rounds floor"),
+    ("<u4", "crowd follows growth gates post_hidden"),
+    ("<i8", "guard_loss preference first_window least_window greatest_window"),
+    ("<i8", "first_rate least_rate greatest_rate scale deviation"),
+    ("<i8", "mean inverse", MAX_INPUTS),
+    ("<i8", "factor offset", MAX_ACTIONS),
+    (LAYER, "layers", MAX_LAYERS),
+    ("<i8", "biases", MAX_BIASES),
+    ("<u4", "weights", MAX_WEIGHTS + MAX_COLUMNS),
+    ("<u8", "none", 3),
 )
-CONTROL_TYPE = np.dtype(
-    [
-        *_named("<u4", "generation operations policies stats"),
-        ("name", "S16"),
-        ("label", "S64"),
-        ("beat", "<u8"),
-    ],
-    align=True,
+CONTROL_TYPE = _struct(
+    ("<u4", "generation operations policies stats"),
+    ("S16", "name"),
+    ("S64", "label"),
+    ("<u8", "beat"),
 )
 STATS_TYPE = _struct(
     ("<u8", "sockets released fallbacks acks decisions ns max_ns limited"),
@@ -96,9 +87,7 @@ INTERVAL = _struct(
     ("<u8", "duration sent acked lost rtt_sum rtt_count rtt_min rtt_last min_rtt inflight"),
     ("<u8", "delay delivery_rate send_rate rtt_max timeouts"),
 )
-PLACE = np.dtype(
-    [*_named("<i8", "cwnd rate"), *_named("<u4", "step seen_step"), ("seen", INTERVAL)], align=True
-)
+PLACE = _struct(("<i8", "cwnd rate"), ("<u4", "step seen_step"), (INTERVAL, "seen"))
 ACKED = _struct(
     ("<u8", "now acked lost inflight"), ("<u4", "prior_delivered delivered state limited")
 )
@@ -107,29 +96,21 @@ GUARD = _struct(
     ("<i8", "greatest reno window"),
     ("<u4", "round reduced bad calm entries on"),
 )
-CONNECTION = np.dtype(
-    [
-        ("now", INTERVAL),
-        *_named("<u8", "start idle age window least least_before"),
-        *_named("<u8", "recent_window recent_least recent_least_before"),
-        *_named("<i8", "delay slow_delay fast slow top loss quick cwnd_fast cwnd_slow rtt"),
-        *_named("<i8", "floor quantile spread slow_spread lately cwnd rate answer"),
-        *_named("<u4", "generation action delivered sent lost state limited step heard srtt"),
-        ("guard", GUARD),
-        ("observation", "<i8", MAX_INPUTS),
-        ("hidden", "<i8", MAX_STATE),
-        ("cell", "<i8", MAX_STATE),
-        ("buffer", "<i8", 2 * MAX_ROWS + MAX_COLUMNS),
-    ],
-    align=True,
+CONNECTION = _struct(
+    (INTERVAL, "now"),
+    ("<u8", "start idle age window least least_before"),
+    ("<u8", "recent_window recent_least recent_least_before"),
+    ("<i8", "delay slow_delay fast slow top loss quick cwnd_fast cwnd_slow rtt"),
+    ("<i8", "floor quantile spread slow_spread lately cwnd rate answer"),
+    ("<u4", "generation action delivered sent lost state limited step heard srtt"),
+    (GUARD, "guard"),
+    ("<i8", "observation", MAX_INPUTS),
+    ("<i8", "hidden cell", MAX_STATE),
+    ("<i8", "buffer", 2 * MAX_ROWS + MAX_COLUMNS),
 )
-TRIAL_TYPE = np.dtype(
-    [
-        ("mode", "<u4"),
-        ("unused", "<u4"),
-        ("draw", "<i8"),
-        ("ack", ACKED),
-        ("connection", CONNECTION),
-    ],
-    align=True,
+TRIAL_TYPE = _struct(
+    ("<u4", "mode unused"),
+    ("<i8", "draw"),
+    (ACKED, "ack"),
+    (CONNECTION, "connection"),
 )
