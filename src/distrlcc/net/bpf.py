@@ -41,21 +41,11 @@ class _TestRun(ctypes.Structure):
     """struct bpf_test_run_opts."""
 
     _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("data_in", ctypes.c_void_p),
-        ("data_out", ctypes.c_void_p),
-        ("data_size_in", ctypes.c_uint32),
-        ("data_size_out", ctypes.c_uint32),
-        ("ctx_in", ctypes.c_void_p),
-        ("ctx_out", ctypes.c_void_p),
-        ("ctx_size_in", ctypes.c_uint32),
-        ("ctx_size_out", ctypes.c_uint32),
-        ("retval", ctypes.c_uint32),
-        ("repeat", ctypes.c_int),
-        ("duration", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("cpu", ctypes.c_uint32),
-        ("batch_size", ctypes.c_uint32),
+        *((name, ctypes.c_size_t) for name in ("size", "data_in", "data_out")),
+        *((name, ctypes.c_uint32) for name in ("data_size_in", "data_size_out")),
+        *((name, ctypes.c_size_t) for name in ("ctx_in", "ctx_out")),
+        *((name, ctypes.c_uint32) for name in ("ctx_size_in", "ctx_size_out", "retval", "repeat")),
+        *((name, ctypes.c_uint32) for name in ("duration", "flags", "cpu", "batch_size")),
     )
 
 
@@ -208,7 +198,7 @@ class BpfObject:
         self._libbpf.library.bpf_link__destroy(made)
         return kept
 
-    def test_run(self, program: str, *, repeat: int = 1) -> float:
+    def test_run(self, program: str, *, repeat: int) -> float:
         """Run a program on an empty packet; return the mean time of a run, ns."""
         packet = ctypes.create_string_buffer(64)
         run = _TestRun(size=ctypes.sizeof(_TestRun), repeat=repeat, data_size_in=len(packet))

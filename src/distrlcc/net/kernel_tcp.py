@@ -264,14 +264,10 @@ def check_name(name: str) -> None:
             f"--name {name!r}: expected 1 to {_LONGEST_NAME} letters, digits or underscores"
         )
     if name in kernel_controls():
-        raise _taken(name)
-
-
-def _taken(name: str) -> ConfigError:
-    return ConfigError(
-        f"the kernel's TCP has a control named {name} already; take another --name, or, if it is "
-        f"ours, 'distrlcc kernel unload --name {name}'"
-    )
+        raise ConfigError(
+            f"the kernel's TCP has a control named {name} already; take another --name, or, if it "
+            f"is ours, 'distrlcc kernel unload --name {name}'"
+        )
 
 
 def _require_pins() -> None:
@@ -318,7 +314,7 @@ def _control(policies: int, control: int, stats: int, link: int | None = None) -
     )
 
 
-def time_decision(policy: Record, *, repeat: int = 2000) -> float:
+def time_decision(policy: Record) -> float:
     """Return how long a step's observation and decision take in the kernel, hot, ns.
 
     Raises:
@@ -332,7 +328,7 @@ def time_decision(policy: Record, *, repeat: int = 2000) -> float:
         begun = bpf.map_array(trial.map_fd(layout.TRIAL)).view(layout.TRIAL_TYPE)
         begun["connection"]["cwnd"] = policy["first_window"]
         begun["connection"]["rate"] = policy["first_rate"]
-        return trial.test_run(layout.TRIAL_PROGRAM, repeat=repeat)
+        return trial.test_run(layout.TRIAL_PROGRAM, repeat=2000)
 
 
 def loaded_controls() -> list[KernelControl]:
