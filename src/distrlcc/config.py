@@ -182,10 +182,6 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
-def _optional(hint: Any) -> bool:
-    return type(None) in _options(hint)
-
-
 def _section(hint: Any) -> type[DataclassInstance] | None:
     """Return the dataclass that a field holds, or None for a plain value."""
     found = [o for o in _options(hint) if isinstance(o, type) and is_dataclass(o)]
@@ -255,7 +251,7 @@ def _build(cls: type[C], data: dict[str, Any], *, prefix: str) -> C:
 
 def _value(hint: Any, value: Any, key: str) -> Any:
     """Check one value against its type; ints become floats where a float is expected."""
-    if value == NONE and _optional(hint) and isinstance(value, str):
+    if value == NONE and type(None) in _options(hint) and isinstance(value, str):
         return None
     section = _section(hint)
     if section is not None:

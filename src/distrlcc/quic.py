@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
@@ -118,24 +119,22 @@ def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "dist
 
     There must be such a sender when the first connection begins.
     """
-    makers = [sender] if callable(sender) else []
+
+    @cache  # a sender is read at the first connection
+    def maker() -> Callable[[], Controller]:
+        if not isinstance(sender, str):
+            return sender
+        contender = contender_named(sender)
+        if contender.learned:
+            return lambda: PolicyController(contender)
+        return lambda: SchemeController(contender.scheme, now=time.monotonic_ns())
 
     def adapter(*, max_datagram_size: int) -> Adapter:
-        if not makers:  # read at the first connection
-            assert isinstance(sender, str)
-            makers.append(_maker(sender))
-        controller = makers[0]()
+        controller = maker()()
         step_ns = getattr(controller, "step_ns", lambda _: STEP_NS)
         return Adapter(controller, step_ns, max_datagram_size=max_datagram_size)
 
     register_congestion_control(name, adapter)
-
-
-def _maker(sender: str) -> Callable[[], Controller]:
-    contender = contender_named(sender)
-    if contender.learned:
-        return lambda: PolicyController(contender)
-    return lambda: SchemeController(contender.scheme, now=time.monotonic_ns())
 
 
 register()

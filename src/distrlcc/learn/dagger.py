@@ -116,9 +116,15 @@ class Dagger(Learner):
         sums = np.array([rollout.samples, rollout.count])
         samples, envs = self.reducer.sum(sums.astype(np.float64)).tolist()
         # Label the rollout and take it into the data.
-        data = self._dataset = self._dataset or self._allocate(rollout, envs)
+        if self._dataset is None:
+            length = rollout.sequence_length
+            capacity = max(1, int(config.capacity // (length * envs)))
+            self._dataset = LabelledSteps(self.spec, capacity, rollout.count, length)
+        data = self._dataset
         if self._added != self.version:  # else an update that failed is done again
-            data.add(self._labelled(rollout))
+            labels = torch.from_numpy(rollout.expert_actions[: rollout.steps])
+            columns = torch.zeros(0, rollout.steps, rollout.count)
+            data.add(batch_of(rollout, torch.from_numpy(obs), labels, columns))
             self._added = self.version
         total = float(self.reducer.sum(np.array([float(data.samples)]))[0])
         # Ranks hold different numbers of rows once one was cut short: plan for the mean.
@@ -145,20 +151,6 @@ class Dagger(Learner):
             "lr": lr,
             "staleness": staleness,
         }
-
-    def _labelled(self, rollout: Rollout) -> Batch:
-        steps = rollout.steps
-        return batch_of(
-            rollout,
-            torch.from_numpy(rollout.obs[:steps]),
-            torch.from_numpy(rollout.expert_actions[:steps]),
-            torch.zeros(0, steps, rollout.count),
-        )
-
-    def _allocate(self, rollout: Rollout, envs: float) -> LabelledSteps:
-        length = rollout.sequence_length
-        rows = max(1, int(self.config.capacity // (length * envs)))
-        return LabelledSteps(self.spec, rows, rollout.count, length)
 
     def _epoch(
         self, data: LabelledSteps, plan: MinibatchPlan, epoch: int, lr: float

@@ -48,10 +48,6 @@ class Batch:
         """Return the mean of values ``[L, B]`` over the steps that count."""
         return (values if self.valid is None else values[self.valid]).mean()
 
-    def masked(self, values: Tensor) -> Tensor:
-        """Return values ``[L, B]`` with 0 where a step does not count, so that none overflows."""
-        return values if self.valid is None else values.where(self.valid, 0.0)
-
     def used(self, order: Tensor) -> Tensor:
         """Return those of sequences ``[B']`` that have a step which counts."""
         if self.valid is None:

@@ -215,7 +215,9 @@ class PPO(Learner):
         head, values, _ = self.network(batch.obs, batch.starts, batch.states)
         distribution = self.network.distribution(head)
         old_logp, advantages, targets = batch.columns[:3].unbind(0)
-        log_ratio = batch.masked(distribution.log_prob(batch.actions) - old_logp)
+        log_ratio = distribution.log_prob(batch.actions) - old_logp
+        if batch.valid is not None:  # what does not count shall not overflow
+            log_ratio = log_ratio.where(batch.valid, 0.0)
         ratio = log_ratio.exp()
 
         # The clipped surrogate objective L^CLIP: https://arxiv.org/abs/1707.06347, equation 7.

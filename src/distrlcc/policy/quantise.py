@@ -111,12 +111,8 @@ def _put_network(to: Struct, policy: PolicyFile) -> None:
         to["layers"][number] = (rows, columns, place, first, activation)
     spec = policy.spec
     to["dense"], to["state"] = len(spec.dense), spec.state_size
-    to["state_input"] = _widths(policy)[len(spec.dense)]
+    to["state_input"] = (spec.observation_size, *spec.dense)[-1]
     to["gates"], to["post_hidden"] = 2 if spec.kind == "mingru" else 4, spec.post_hidden
-
-
-def _widths(policy: PolicyFile) -> tuple[int, ...]:
-    return (policy.spec.observation_size, *policy.spec.dense)
 
 
 def _padded(width: int) -> int:
