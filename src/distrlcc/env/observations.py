@@ -79,7 +79,8 @@ class Running:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Observations`."""
-        self.values = {k: np.array(state[k], float) for k in self.values}
+        for name, values in self.values.items():
+            values[:] = state[name]
 
 
 SCALE_FREE, RECENT, SPREAD = 14, 23, 28
@@ -103,7 +104,7 @@ _KEPT = (
     *("window", "least", "least_before", "recent_window", "recent_least", "recent_least_before"),
     *("quick", "cwnd_fast", "cwnd_slow", "floor", "quantile", "spread", "slow_spread"),
 )
-_INITIAL = np.array([np.inf if "least" in name else 0.0 for name in _KEPT])
+_INITIAL = [math.inf if "least" in name else 0.0 for name in _KEPT]
 
 
 @njit_inner
@@ -237,7 +238,7 @@ def _observe(rows: Any, seen: Any, out: Any) -> None:
             _spread(s, step, path, elements)
 
 
-class ScaleFree:
+class ScaleFree(Running):
     """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
 
     In order: the log of interval RTT over min RTT; its slow average; its change; the log of
@@ -247,11 +248,12 @@ class ScaleFree:
     """
 
     size = SCALE_FREE
-    with_ewmas = False
     _names = _KEPT[:RECENT_WINDOW]
 
     def __init__(self, n: int) -> None:
-        self._rows = np.tile(_INITIAL[: len(self._names)], (n, 1))
+        super().__init__(n, **dict(zip(self._names, _INITIAL, strict=False)))
+        self._rows = np.stack([*self.values.values()], axis=1)
+        self.values = dict(zip(self._names, self._rows.T, strict=True))
         # Compiled code is loaded now, not in a sender's first step.
         _observe(self._rows[:0], np.zeros((10, 0)), np.zeros((0, self.size)))
 
@@ -264,18 +266,6 @@ class ScaleFree:
         out = np.empty((len(self._rows), self.size))
         _observe(self._rows, np.array(columns), out)
         return out
-
-    def reset(self, which: Indices) -> None:
-        """See `Observations`."""
-        self._rows[which] = _INITIAL[: len(self._names)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Observations`."""
-        return dict(zip(self._names, self._rows.T.copy(), strict=True))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Observations`."""
-        self._rows = np.array([state[name] for name in self._names], float).T.copy()
 
 
 class ScaleFreeRecent(ScaleFree):
