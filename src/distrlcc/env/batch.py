@@ -59,6 +59,7 @@ class AgentBatch(ABC):
         self.acted = self.active
         """Which agents' actions counted in the newest step, ``[N]``."""
         self._previous = np.zeros((n, self.actions.size))
+        self._held = np.zeros((2, n))
         self.preference = np.zeros((n, 1 if config.reward.delay_weights else 0))
         """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
         self.disturbance: Disturbance | None = None
@@ -79,13 +80,13 @@ class AgentBatch(ABC):
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, at its time zero."""
 
-    @abstractmethod
     def held(self) -> tuple[Floats, Floats]:
         """Return the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
+        return self._held[0], self._held[1]
 
-    @abstractmethod
     def hold(self, cwnd: Floats, pacing: Floats) -> None:
         """Take the agents' windows and pacing rates for the next step."""
+        self._held[:] = cwnd, pacing
 
     @abstractmethod
     def advance(self) -> None:
@@ -459,7 +460,6 @@ class DemonstrationBatch(LinkBatch):
         super().__init__(n, config, n_flows=n_flows, with_labels=False)
         self.windows = WindowControl(n, 0.0, 0.0)  # the scheme sends, at its own risk
         self._scheme = scheme
-        self._held = np.zeros((2, n))
         self._changing += " held"
 
     def load(self, n: int, scenario: Scenario) -> None:
@@ -468,13 +468,7 @@ class DemonstrationBatch(LinkBatch):
         self._held[:, n] = [values[n] for values in super().held()]
         self._put(n, with_scheme(scenario, self._scheme))
 
-    def held(self) -> tuple[Floats, Floats]:
-        """Return what agents would hold: windows, packets, and pacing rates, packets/s."""
-        return self._held[0], self._held[1]
-
-    def hold(self, cwnd: Floats, pacing: Floats) -> None:
-        """Keep these beside the scheme's."""
-        self._held[:] = cwnd, pacing
+    held, hold = AgentBatch.held, AgentBatch.hold  # what agents would hold, beside the scheme's
 
     def stats(self) -> IntervalStats:
         """Return what the flows saw, with the windows and rates that agents would hold."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.env.batch import AgentBatch, Floats, mean_wait
+from distrlcc.env.batch import AgentBatch, mean_wait
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.errors import CheckpointError, ConfigError
@@ -43,7 +43,6 @@ class EmulatedBatch(AgentBatch):
         self._module = emulated_world if config.world == "emulated" else kernel_world
         if self._module is kernel_world:
             kernel_world.require_world(n)
-        self._held = np.zeros((2, n))
         self._best, self._wait = np.ones(n), np.zeros(n)
         self._step_ns = round(config.step_ms * 1e6)
         self._world: WorldProcess | None = None
@@ -76,14 +75,6 @@ class EmulatedBatch(AgentBatch):
         self._wait[n] = mean_wait(link, 1.0 / self.mean_rate[n])
         # The best first window, before the process has said anything of this link.
         self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
-
-    def held(self) -> tuple[Floats, Floats]:
-        """Return the agents' windows, packets, and pacing rates, packets/s, ``[N]``."""
-        return self._held[0], self._held[1]
-
-    def hold(self, cwnd: Floats, pacing: Floats) -> None:
-        """Take the agents' windows and pacing rates for the next step."""
-        self._held[:] = cwnd, pacing
 
     def advance(self) -> None:
         """Send the windows and rates to the links, and wait until the step is over.
