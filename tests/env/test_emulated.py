@@ -37,9 +37,8 @@ def _machine(request: pytest.FixtureRequest) -> None:
 
 def _pid(env: LinkVectorEnv) -> int:
     assert isinstance(env.batch, EmulatedBatch)
-    pid = env.batch.pid
-    assert pid is not None
-    return pid
+    assert env.batch.world is not None
+    return env.batch.world.pid
 
 
 @pytest.mark.parametrize("world", ["emulated", "kernel"])

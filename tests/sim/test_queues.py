@@ -72,9 +72,9 @@ def test_pie_marks_below_a_probability_of_a_tenth_and_drops_above() -> None:
     for now in range(3000):
         packet = Packet(1504, now, capable=True)
         if queue.push(packet):
-            dropped.append(queue.probability)
+            dropped.append(queue.row[aqm.PROBABILITY])
         elif packet.marked:
-            marked.append(queue.probability)
+            marked.append(queue.row[aqm.PROBABILITY])
         if now % 2:
             queue.pop(now=now)
     assert len(marked) > 20
@@ -138,12 +138,12 @@ def test_pie_forgets_when_the_queue_is_empty() -> None:
         queue.push(Packet(1504, now))
         if now % 2:
             queue.pop(now=now)
-    before = queue.probability
+    before = queue.row[aqm.PROBABILITY]
     assert before > 0.1
     while queue.pop(now=2000) is not None:
         pass
     queue.push(Packet(1504, 30_000))
-    assert queue.probability < 0.01 * before
+    assert queue.row[aqm.PROBABILITY] < 0.01 * before
 
 
 def test_a_policer_lets_its_burst_pass_and_then_its_rate() -> None:

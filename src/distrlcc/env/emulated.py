@@ -45,14 +45,10 @@ class EmulatedBatch(AgentBatch):
             kernel_world.require_world(n)
         self._best, self._wait = np.ones(n), np.zeros(n)
         self._step_ns = round(config.step_ms * 1e6)
-        self._world: WorldProcess | None = None
+        self.world: WorldProcess | None = None
+        """The links' process; None before the first `load`."""
         self.result: StepResult | None = None
         """The newest step, its lateness included."""
-
-    @property
-    def pid(self) -> int | None:
-        """Number of the links' process; None before the first `load`."""
-        return None if self._world is None else self._world.pid
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, with fresh flows and sockets, from the next step on.
@@ -65,9 +61,9 @@ class EmulatedBatch(AgentBatch):
                 f"{scenario.name} has an oracle's flow, which emulated links cannot have; take "
                 "another scheme, or world=simulated"
             )
-        if self._world is None:
-            self._world = WorldProcess(len(self._best), self._module.__name__)
-        self._world.load(n, scenario)
+        if self.world is None:
+            self.world = WorldProcess(len(self._best), self._module.__name__)
+        self.world.load(n, scenario)
         self._held[:, n] = scenario.flows[0].first_held
         self.begin_agent(n, scenario, self._held[:, n])
         # Our receivers acknowledge every packet, the kernel's every second one.
@@ -82,8 +78,8 @@ class EmulatedBatch(AgentBatch):
         Raises:
             LinkError: The links' process has ended.
         """
-        assert self._world is not None, "load the links first"
-        self.result = self._world.step(*self._held, step=self._step_ns)
+        assert self.world is not None, "load the links first"
+        self.result = self.world.step(*self._held, step=self._step_ns)
         self.base_rtt = np.maximum(self.result.truth.base_rtt + self._wait, 1e-4)
         self._best = self.result.truth.best_cwnd
 
@@ -121,6 +117,6 @@ class EmulatedBatch(AgentBatch):
 
     def close(self) -> None:
         """End the links' process; the next `load` starts another."""
-        if self._world is not None:
-            self._world.close()
-            self._world = None
+        if self.world is not None:
+            self.world.close()
+            self.world = None

@@ -177,20 +177,15 @@ class PIE(DropTail):
             ecn: Whether it marks packets that can be.
         """
         super().__init__(packets, bytes_)
-        self._row = aqm.pie_row(reference, max_burst, unit)
+        self.row = aqm.pie_row(reference, max_burst, unit)
         self._draw = draw
         self._ecn = ecn
-
-    @property
-    def probability(self) -> float:
-        """Of an arrival's drop, now."""
-        return self._row[aqm.PROBABILITY]
 
     def push(self, packet: Packet) -> list[Packet]:
         """Take an arrival, or drop it by lottery or limit."""
         self._catch_up(packet.arrival)
         if self._fits(len(self) + 1, self._bytes + packet.size):
-            chance = aqm.pie_chance(self._row, self._bytes)
+            chance = aqm.pie_chance(self.row, self._bytes)
             if chance > 0:
                 fate = aqm.pie_fate(chance, self._draw(packet), self._ecn and packet.capable)
                 if fate == aqm.DROP:
@@ -206,7 +201,7 @@ class PIE(DropTail):
 
     def _catch_up(self, now: int) -> None:
         oldest = self.oldest
-        aqm.pie_catch_up(self._row, now, math.inf if oldest is None else oldest.arrival)
+        aqm.pie_catch_up(self.row, now, math.inf if oldest is None else oldest.arrival)
 
 
 class Policer:
