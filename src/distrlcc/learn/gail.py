@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from distrlcc.learn.learner import Reducer
 from distrlcc.learn.minibatches import plan_minibatches
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.network import dense
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits, stream_key, uniform
 
@@ -108,18 +107,6 @@ def _check_spaces(data: StoredData, spec: PolicySpec) -> None:
         )
 
 
-def discriminator(size: int, hidden: Sequence[int], seed: int) -> nn.Sequential:
-    """Build a network whose output is D's logit, ``[R]`` of ``[R, size]`` steps' features."""
-    generator = torch.Generator().manual_seed(seed)
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise((size, *hidden, 1)):
-        linear = nn.Linear(inputs, outputs)
-        nn.init.orthogonal_(linear.weight, gain=2.0**0.5, generator=generator)
-        nn.init.zeros_(linear.bias)
-        layers += [linear, nn.Tanh()]
-    return nn.Sequential(*layers[:-1], nn.Flatten(0))
-
-
 def classification_loss(expert: Tensor, policy: Tensor) -> Tensor:
     """Return the mean of -log D(expert) - log(1 - D(policy)), of logits ``[R]``.
 
@@ -173,8 +160,9 @@ class Gail(PPO):
         super().__init__(ppo, spec, seed, reducer, device)
         self._gail = config
         self._expert = Demonstrations(config, spec, seed)
-        size = self._expert.features.shape[1]
-        self._discriminator = discriminator(size, config.hidden, seed).to(self.device)
+        # Its output is D's logit, ``[R]`` of ``[R, F]`` steps' features.
+        layers = dense((self._expert.features.shape[1], *config.hidden, 1), nn.Tanh, seed)
+        self._discriminator = nn.Sequential(*layers, nn.Flatten(0)).to(self.device)
         self._discriminator_adam = FlatAdam(self._discriminator, self.reducer)
         self._deal_key = stream_key(seed, "discriminator's minibatches")
         self._draw_key = stream_key(seed, "discriminator's expert")

@@ -17,22 +17,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from distrlcc.learn.config import AlarmConfig, PPOConfig, scheduled
 from distrlcc.learn.learner import Reducer
 from distrlcc.learn.minibatches import Batch, batch_of, plan_minibatches
 from distrlcc.learn.model import Learner
-from distrlcc.learn.privileged import PrivilegedCritic
 from distrlcc.learn.returns import Returns, vtrace
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.network import kl_estimate
+from distrlcc.policy.network import dense, kl_estimate
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits
 from distrlcc.types import TRUTH
 
 Float32 = NDArray[np.float32]
 
+_PRIVILEGED_WIDTH = 64
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
@@ -72,10 +72,15 @@ class PPO(Learner):
         device: str = "cpu",
     ) -> None:
         """Build the learner; see :class:`Learner`."""
-        # What is left out of advantages is what a critic expects that knows the link.
-        self._privileged: PrivilegedCritic | None = None
+        # What is left out of advantages is what a critic expects that knows the link, beyond what
+        # the policy's own says (an asymmetric actor-critic, https://arxiv.org/abs/1710.06542). It
+        # is there in training alone, and adds nothing at first.
+        self._privileged: nn.Sequential | None = None
         if config.privileged_critic:
-            self._privileged = PrivilegedCritic(spec.observation_size, len(TRUTH), seed)
+            inputs = spec.observation_size + 1 + len(TRUTH)
+            widths = inputs, _PRIVILEGED_WIDTH, _PRIVILEGED_WIDTH, 1
+            self._privileged = dense(widths, nn.ReLU, seed)
+            nn.init.zeros_([*self._privileged.parameters()][-2])
         beside = [] if self._privileged is None else [self._privileged]
         super().__init__(config, spec, seed, reducer, device, beside)
         self._kl_coeff = config.kl_coeff
@@ -180,17 +185,23 @@ class PPO(Learner):
         What an episode was cut off at, and what follows the rollout, are a step later than the last
         that it can see: they get the same.
         """
-        assert self._privileged is not None
         steps = rollout.steps
         obs, truth = self.normalize(rollout.obs[:steps]), rollout.truth[:steps]
         values = rollout.values[:steps]
         inputs = (torch.from_numpy(array).to(self.device) for array in (obs, values, truth))
         with torch.no_grad():
-            beyond = self._privileged(*inputs).cpu().numpy()
+            beyond = self._beyond(*inputs).cpu().numpy()
         final = rollout.final_values.copy()
         final[:steps] += np.where(rollout.truncated[:steps], beyond, 0)
         last = rollout.last_values + beyond[-1] if steps else rollout.last_values
         return replace(rollout, final_values=final, last_values=last), values + beyond
+
+    def _beyond(self, obs: Tensor, values: Tensor, truth: Tensor) -> Tensor:
+        """Return what is to be added to values ``[...]``, of ``[..., D]`` and ``[..., P]``."""
+        assert self._privileged is not None
+        inputs = torch.cat([obs, values.unsqueeze(-1), truth], -1)
+        added: Tensor = self._privileged(inputs).squeeze(-1)
+        return added
 
     def _usual_entropy_coeff(self) -> float:
         config = self.config
@@ -233,7 +244,7 @@ class PPO(Learner):
             loss = loss + config.vf_loss_coeff * value_loss
         if self._privileged is not None:
             given, truth = batch.columns[3], batch.columns[4:].movedim(0, -1)
-            error = given + self._privileged(batch.obs, given, truth) - targets
+            error = given + self._beyond(batch.obs, given, truth) - targets
             known = batch.mean(error.square().clamp(max=config.vf_clip_param))
             loss = loss + config.vf_loss_coeff * known
         if config.use_kl_loss:

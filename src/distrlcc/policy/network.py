@@ -7,6 +7,7 @@ critic, which cost twice the time for no gain seen here.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -99,6 +100,17 @@ class PolicyNetwork(nn.Module):
             # Along the first axis, as `ActorCritic` lays its logits out.
             return Categorical(torch.log_softmax(head.movedim(-1, 0), dim=0).movedim(0, -1))
         return Gaussian(head, self.log_std.clamp(*LOG_STD_RANGE))
+
+
+def dense(widths: Sequence[int], activation: type[nn.Module], seed: int) -> nn.Sequential:
+    """Build layers of these widths, the last without activation, orthogonal by ``seed`` alone."""
+    generator, layers = torch.Generator().manual_seed(seed), list[nn.Module]()
+    for inputs, outputs in pairwise(widths):
+        linear = nn.Linear(inputs, outputs)
+        nn.init.orthogonal_(linear.weight, gain=2.0**0.5, generator=generator)
+        nn.init.zeros_(linear.bias)
+        layers += [linear, activation()]
+    return nn.Sequential(*layers[:-1])
 
 
 class UserNetwork(PolicyNetwork):
