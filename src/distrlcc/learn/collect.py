@@ -138,7 +138,7 @@ class Collector:
         self._step = 0
         self._started = False
         self._obs = np.zeros((count, spec.observation_size), np.float32)
-        self._labels = self._no_actions()
+        self._labels = spec.no_actions(count)
         self._starts = np.ones(count, np.bool_)
         self._silent = np.zeros(count, np.int64)  # steps at the minimum
         self._active: NDArray[np.bool_] | None = None  # None: every row always
@@ -317,14 +317,8 @@ class Collector:
         dimensions = np.arange(self._spec.action_size)
         return seeding.normal(key, self._indices[None, :, None], steps[..., None], dimensions)
 
-    def _no_actions(self) -> NDArray[Any]:
-        count = self._env.num_envs
-        if self._spec.action_kind == "discrete":
-            return np.zeros(count, np.int64)
-        return np.zeros((count, self._spec.action_size), np.float32)
-
     def _labels_of(self, info: dict[str, Any]) -> NDArray[Any]:
-        labels = self._no_actions()
+        labels = self._spec.no_actions(len(self._rows))
         if "expert_action" in info:
             labels[:] = np.asarray(info["expert_action"]).reshape(labels.shape)
         return labels

@@ -33,12 +33,9 @@ class LabelledSteps:
         self._written = 0  # rows, since the beginning
         self._replaced: tuple[int, Tensor, list[Tensor]] | None = None
         shape = (length, capacity * count)
-        actions = torch.zeros(*shape, spec.action_size)
-        if spec.action_kind == "discrete":
-            actions = torch.zeros(shape, dtype=torch.int64)
         self.ring = Batch(
             obs=torch.zeros(*shape, spec.observation_size),
-            actions=actions,
+            actions=torch.from_numpy(spec.no_actions(*shape)),
             columns=torch.zeros(0, *shape),
             starts=torch.zeros(shape, dtype=torch.bool),
             states=torch.zeros(spec.state_shape(capacity * count)),

@@ -69,9 +69,7 @@ class Rollout:
         sequence_length = sequence_length if spec.state_size else 1
         segments = -(-length // sequence_length) if spec.state_size else 0
         # Actions and the expert's labels are of one kind.
-        actions = np.zeros((*shape, spec.action_size), np.float32)
-        if spec.action_kind == "discrete":
-            actions = np.zeros(shape, np.int64)
+        actions = spec.no_actions(*shape)
         # What every step has one of.
         figures = ("logp", "rewards", "values", "final_values")
         rows: dict[str, Any] = {name: np.zeros(shape, np.float32) for name in figures}

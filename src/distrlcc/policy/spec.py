@@ -164,6 +164,12 @@ class PolicySpec:
         """
         return (2 if self.kind in ("mlp", "lstm") else 1, count, self.state_size)
 
+    def no_actions(self, *shape: int) -> NDArray[Any]:
+        """Return zeros as actions: int64 of a shape, or where continuous float32 ``[..., A]``."""
+        if self.action_kind == "discrete":
+            return np.zeros(shape, np.int64)
+        return np.zeros((*shape, self.action_size), np.float32)
+
     @property
     def preference(self) -> float | None:
         """The preference of a user that states none, from 0 (throughput) to 1 (delay).
