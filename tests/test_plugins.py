@@ -359,7 +359,7 @@ def test_the_kernel_has_no_network_of_a_users() -> None:
     reference = f"{Path(__file__).parents[1]}/examples/plugins/network.py:Gated"
     policy = make_policy(kind=NETWORKS.pinned(reference), observation="scale-free")
     with pytest.raises(PolicyFileError, match="no network of a user's"):
-        quantise(policy, ACTIONS["multiplicative"], (2.0, 8000.0))
+        quantise(policy, ACTIONS["multiplicative"])
 
 
 def test_the_page_shows_a_protocol_of_each_kind_with_its_contract() -> None:

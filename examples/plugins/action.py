@@ -5,7 +5,7 @@ distrlcc train quickstart --set env.action=examples/plugins/action.py:Doubling
 
 import numpy as np
 
-from distrlcc.env.actions import MAX_CWND, MIN_CWND
+from distrlcc.control.state import MAX_CWND, MIN_CWND
 
 
 class Doubling:

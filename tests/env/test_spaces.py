@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
+from distrlcc.control.state import MAX_CWND, MIN_CWND
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control import windows
-from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
+from distrlcc.env.actions import ACTIONS
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.integer_policy import IntegerPolicy
 from distrlcc.policy.kernel_layout import ONE
@@ -106,7 +106,7 @@ def random_interval(rng: np.random.Generator, row: np.void) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
     policy = POLICIES[name]
-    whole = quantise(policy, ACTIONS[policy.spec.action], (MIN_CWND, MAX_CWND))
+    whole = quantise(policy, ACTIONS[policy.spec.action])
     trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
     memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
     memory["connection"] = np.zeros((), layout.CONNECTION)
@@ -132,7 +132,7 @@ def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
 
 def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     policy = POLICIES["one"]
-    whole = quantise(policy, ACTIONS["fine"], (MIN_CWND, MAX_CWND))
+    whole = quantise(policy, ACTIONS["fine"])
     trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
     memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
     stats = np.frombuffer(trial.data(layout.STATS), layout.STATS_TYPE, 1)[0]
@@ -183,7 +183,7 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
 
 
 def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
-    whole = quantise(POLICIES["one"], ACTIONS["fine"], (MIN_CWND, MAX_CWND))
+    whole = quantise(POLICIES["one"], ACTIONS["fine"])
     trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
     memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
@@ -218,7 +218,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
 
 
 def test_a_policy_of_rates_goes_on_at_the_rate_that_the_guard_ended_with(trial: Trial) -> None:
-    whole = quantise(POLICIES["aurora"], ACTIONS["rate"], (MIN_CWND, MAX_CWND))
+    whole = quantise(POLICIES["aurora"], ACTIONS["rate"])
     trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
     memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD

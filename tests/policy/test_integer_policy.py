@@ -20,8 +20,6 @@ from distrlcc.policy.quantise import _greatest_sum, quantise
 from distrlcc.types import IntervalStats
 from tests.policy.random_policies import make_spec, random_arrays
 
-WINDOWS = (2.0, 8000.0)
-
 
 def test_functions_are_those_of_mathematics_to_six_digits() -> None:
     rng = np.random.default_rng(1)
@@ -38,7 +36,7 @@ def test_what_is_seen_is_what_the_space_sees(name: str) -> None:
     spec = make_spec(
         observation=name, action_size=5, observation_size=kernel_layout.SPACES[name] + 5
     )
-    policy = quantise(PolicyFile(spec, random_arrays(spec, 0.3)), ACTIONS["indigo"], WINDOWS)
+    policy = quantise(PolicyFile(spec, random_arrays(spec, 0.3)), ACTIONS["indigo"])
     n, rng = 40, np.random.default_rng(2)
     twin, space = IntegerPolicy(policy, n), OBSERVATIONS[name](n)
     assert space.size == policy["observed"]
@@ -99,7 +97,7 @@ def changed(name: str, **changes: object) -> PolicyFile:
 )
 def test_what_does_not_fit_is_refused_in_one_line(policy: PolicyFile, said: str) -> None:
     with pytest.raises(PolicyFileError, match=f"^mine: .*{said}") as refused:
-        quantise(policy, ACTIONS[policy.spec.action], WINDOWS, name="mine")
+        quantise(policy, ACTIONS[policy.spec.action], name="mine")
     assert "\n" not in str(refused.value)
 
 
@@ -113,12 +111,12 @@ def test_weights_and_deviations_out_of_range_are_refused() -> None:
         array.flat[0] = value
         broken = replace(policy, arrays=policy.arrays | {name: array})
         with pytest.raises(PolicyFileError, match=said):
-            quantise(broken, ACTIONS["multiplicative"], WINDOWS)
+            quantise(broken, ACTIONS["multiplicative"])
     # Weights that each fit, and sums that 64 bits would not hold.
     policy = load_policy(find_policy("one"))
     broken = replace(policy, arrays={k: v * 60 / abs(v).max() for k, v in policy.arrays.items()})
     with pytest.raises(PolicyFileError, match=r"a sum of .* can reach .* has room for 524288"):
-        quantise(broken, ACTIONS["fine"], WINDOWS)
+        quantise(broken, ACTIONS["fine"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,7 @@ def test_a_layer_behind_the_recurrent_one_is_the_networks(
     )
     policy = PolicyFile(spec, random_arrays(spec, 0.3))
     network, n, rng = NumpyPolicy(policy), 40, np.random.default_rng(3)
-    twin = IntegerPolicy(quantise(policy, ACTIONS["fine"], WINDOWS), n)
+    twin = IntegerPolicy(quantise(policy, ACTIONS["fine"]), n)
     state = network.initial_state(n)
     for _ in range(5):
         seen, action = rng.normal(0.0, 1.0, (n, size)), rng.integers(0, 9, n)

@@ -17,7 +17,8 @@ PACING = 1  # pacing rate, packets per second; 0 means that the window alone lim
 FIRST_FREE = 2  # the first element that a scheme may use as it likes
 STATE_SIZE = 48  # elements in a row
 INITIAL_CWND = 10.0  # initial window, packets (RFC 6928)
-MIN_CWND = 2.0  # least window of all schemes, packets (a timeout may go to 1)
+MIN_CWND = 2.0  # least window of all schemes and actions, packets (a timeout may go to 1)
+MAX_CWND = 8000.0  # greatest window of actions, packets (as DistRLCC's)
 
 
 class OnAck(Protocol):

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.compiled import njit, njit_inner
-from distrlcc.control.state import INITIAL_CWND
+from distrlcc.control.state import INITIAL_CWND, MAX_CWND, MIN_CWND
 from distrlcc.plugins import Registry, having
 from distrlcc.policy.spec import ActionKind
 
 Floats = NDArray[np.float64]
 
-MIN_CWND, MAX_CWND = 2.0, 8000.0
-"""Bounds of the window, packets (as DistRLCC's)."""
 GREATEST = 10.0
 """A continuous action lies within plus and minus this."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.env.actions import ACTIONS, MAX_CWND, MIN_CWND
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluation.contender import KERNEL, Contender
 from distrlcc.net.kernel_tcp import KernelControl, register
@@ -34,13 +34,8 @@ def kernel_policy(contender: Contender) -> NDArray[np.void]:
     """
     assert contender.path is not None
     policy = load_policy(contender.path)
-    return quantise(
-        policy,
-        ACTIONS[policy.spec.action],
-        (MIN_CWND, MAX_CWND),
-        preference=contender.preference,
-        name=contender.name,
-    )
+    actions = ACTIONS[policy.spec.action]
+    return quantise(policy, actions, preference=contender.preference, name=contender.name)
 
 
 def in_kernel(contender: Contender, control: KernelControl) -> Contender:

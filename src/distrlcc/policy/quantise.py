@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.state import MAX_CWND, MIN_CWND
 from distrlcc.control.windows import GROWTH
 from distrlcc.errors import PolicyFileError
 from distrlcc.plugins import is_reference, short
@@ -29,19 +30,13 @@ the receiver's timer; busy connections from which on steps get longer, in propor
 
 
 def quantise(
-    policy: PolicyFile,
-    actions: Any,
-    windows: tuple[float, float],
-    *,
-    preference: float | None = None,
-    name: str = "policy",
+    policy: PolicyFile, actions: Any, *, preference: float | None = None, name: str = "policy"
 ) -> Struct:
     """Return a policy as one `POLICY`.
 
     Args:
         policy: What the file holds.
         actions: Its action space, as `distrlcc.env.actions.ACTIONS` has it.
-        windows: Least and greatest window, packets.
         preference: From 0 (throughput) to 1 (delay); None: the policy's own, if it has any.
         name: What messages call it.
 
@@ -64,7 +59,7 @@ def quantise(
     # What it does.
     to["sample"] = policy.acting == "sample"
     to["first_window"] = fixed(actions.initial[0])
-    to["least_window"], to["greatest_window"] = fixed(windows)
+    to["least_window"], to["greatest_window"] = fixed((MIN_CWND, MAX_CWND))
     to["least_rate"] = fixed(actions.least_rate, layout.RATE_ONE)
     if spec.action_kind == "discrete":
         to["actions"] = spec.action_size
