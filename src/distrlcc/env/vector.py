@@ -346,10 +346,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.batch.close()
 
 
-_OPTIONS = (
-    *("split", "seed", "first_index", "with_labels", "with_outcomes", "with_truth"),
-    *("with_parts", "autoreset", "expert", "preferences"),
-)
+_OPTIONS = tuple(LinkVectorEnv.__init__.__kwdefaults__ or ())
 """Arguments of `LinkVectorEnv` that are no fields of `EnvConfig`."""
 
 
