@@ -59,7 +59,6 @@ class Engine(Protocol):
 
     def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
         """Make ``factory(*args)`` the worker's object; both are importable or picklable."""
-        ...
 
     def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
         """Call a method of the worker's object.
@@ -67,19 +66,15 @@ class Engine(Protocol):
         The future raises `WorkerGoneError` or `ActorError`; of a frozen worker it may stay
         unanswered forever.
         """
-        ...
 
     def changes(self) -> Changes:
         """Return which workers joined and left since the last call; at first all are new."""
-        ...
 
     def drop(self, worker: Worker, *, again: bool = True) -> None:
         """Do not call a worker again, nor wait for its answers.
 
         With ``again`` another worker may take its place.
         """
-        ...
 
     def close(self) -> None:
         """Drop all workers."""
-        ...

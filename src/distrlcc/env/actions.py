@@ -54,17 +54,14 @@ class Actions(Protocol):
 
     def apply(self, actions: NDArray[Any], cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return new windows, packets, and pacing rates, packets/s, ``[N]``, within bounds."""
-        ...
 
     def encode(self, actions: NDArray[Any]) -> Floats:
         """Return actions as an observation has them, ``[N, size]``."""
-        ...
 
     def label(
         self, best_cwnd: Floats, cwnd: Floats, pacing: Floats, rtt: Floats
     ) -> NDArray[np.int64] | NDArray[np.float32]:
         """Return the actions that lead nearest to the best windows, ``[N]``; RTTs are in s."""
-        ...
 
 
 class WindowActions:

@@ -40,19 +40,15 @@ class Observations(Protocol):
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Take a step of the senders ``[N]`` and return what they see, ``[N, size]``, finite."""
-        ...
 
     def reset(self, which: Indices) -> None:
         """Begin anew with some senders."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, as arrays by name."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        ...
 
 
 class Running:

@@ -101,7 +101,6 @@ class Reward(Protocol):
 
     def __call__(self, stats: IntervalStats, link: LinkView, config: RewardConfig, /) -> Floats:
         """Return what each sender is paid for the step, ``[N]``, finite."""
-        ...
 
 
 @njit

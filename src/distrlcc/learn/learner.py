@@ -21,7 +21,6 @@ class Reducer(Protocol):
             gradient: This rank's mean gradient over its part of the minibatch.
             weight: Samples in this rank's part; if it is 0 on every rank the mean is 0.
         """
-        ...
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the ranks' sum of a small float64 array of the same shape everywhere.
@@ -29,7 +28,6 @@ class Reducer(Protocol):
         Raises:
             NotFiniteError: It is not finite, which all ranks see.
         """
-        ...
 
 
 class LocalReducer:

@@ -35,7 +35,6 @@ class Network(Protocol):
 
     def shapes(self, spec: PolicySpec) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the module's parameters by name."""
-        ...
 
     def module(self, spec: PolicySpec) -> Any:
         """Return a ``torch.nn.Module`` with weights drawn from torch's generator.
@@ -43,7 +42,6 @@ class Network(Protocol):
         It is called with observations ``[L, B, D]``, starts ``[L, B]``, True where the state is
         zero, and the state ``[1, B, H]``; it returns ``[L, B, A]``, ``[L, B]``, ``[1, B, H]``.
         """
-        ...
 
     def step(
         self,
@@ -55,7 +53,6 @@ class Network(Protocol):
 
         ``arrays`` are the parameters by name; nothing passed in is changed.
         """
-        ...
 
 
 NETWORKS: Registry[Network | None] = Registry(

@@ -32,7 +32,6 @@ class Source(Protocol):
 
         The weights act from now on; ``stop`` cuts the batch short.
         """
-        ...
 
     def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
         """Return what a run logs of the newest batch.
@@ -52,7 +51,6 @@ class Source(Protocol):
 
         Say whether data that the learner keeps of its batches are of this source.
         """
-        ...
 
     def close(self, update: int) -> Exception | None:
         """Close everything; return why there were no more batches, if that is an error.

@@ -53,15 +53,12 @@ class Group(Protocol):
             batch: This rank's; None if it has none yet.
             stats: What was seen while it was collected.
         """
-        ...
 
     def ended(self, state: RunState) -> bool:
         """Say whether a user or the time ends this rank's part."""
-        ...
 
     def finish(self, state: RunState, recorder: Recorder) -> None:
         """Have rank 0 record the run's end."""
-        ...
 
 
 class Alone(Group, Leader):
