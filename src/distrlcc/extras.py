@@ -61,21 +61,15 @@ def _extra_with(module: str) -> tuple[str, list[str]]:
     Where none has it, the extra is empty and the package alone: it may be nobody's, and a clone
     that was never installed has no metadata.
     """
+    from importlib import metadata  # noqa: PLC0415 - slow, and most commands lack nothing
+
     package = _PACKAGES.get(module, module.replace("_", "-"))
     named = re.compile(rf"{re.escape(package)}(?![\w.-])", re.IGNORECASE)
     extras: dict[str, list[str]] = {}
-    for extra, wanted in _requirements():
-        extras.setdefault(extra, []).append(wanted)
-    found = [(extra, all_) for extra, all_ in extras.items() if any(map(named.match, all_))]
-    return min(found, key=lambda one: len(one[1]), default=("", [package]))
-
-
-def _requirements() -> Iterator[tuple[str, str]]:
-    """Yield an extra and one of its packages, for all of them."""
-    from importlib import metadata  # noqa: PLC0415 - slow, and most commands lack nothing
-
     with suppress(metadata.PackageNotFoundError):
         for line in metadata.requires("distrlcc") or ():
             wanted, _, marker = line.partition(";")
             if extra := _EXTRA.search(marker):
-                yield extra[1], wanted.strip()
+                extras.setdefault(extra[1], []).append(wanted.strip())
+    found = [(extra, all_) for extra, all_ in extras.items() if any(map(named.match, all_))]
+    return min(found, key=lambda one: len(one[1]), default=("", [package]))

@@ -79,11 +79,11 @@ def test_another_trace_keeps_what_waits_and_moves() -> None:
     link.arrive(Packet(2000, 0, seq=0))
     link.arrive(Packet(1504, 0, seq=1))
     assert link.step() == []  # 496 bytes of the first are left
-    assert not link.idle
+    assert link.queued
     link.follow([10], base=5)
     # At 15: those 496, and 1008 of the second, whose rest goes at 25.
     assert _drain(link, 30) == [(15, 0), (25, 1)]
-    assert link.idle
+    assert not link.queued
 
 
 TRACES = {

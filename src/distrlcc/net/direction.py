@@ -104,7 +104,7 @@ class Direction:
             time = min(time, (self._base + self._changes[0].at_ms) * MILLISECOND)
         if self._link is not None:
             due = self._link.next_time()
-            if self._link.idle:
+            if not self._link.queued:
                 due = max(due, now // MILLISECOND + _IDLE_MS)
             time = min(time, due * MILLISECOND)
         return time
@@ -112,14 +112,14 @@ class Direction:
     @property
     def empty(self) -> bool:
         """Whether no packet is on the way."""
-        return not self._flying and (self._link is None or self._link.idle)
+        return not self._flying and (self._link is None or not self._link.queued)
 
     def _use_until(self, milliseconds: int) -> None:
         link, logs = self._link, self._logs
         if link is None:
             return
         while (time := link.next_time()) <= milliseconds:
-            if link.idle and not logs:
+            if not (link.queued or logs):
                 link.skip(now=milliseconds)
                 return
             for log in logs:

@@ -71,7 +71,7 @@ class EmulatedLink:
     def next_time(self) -> int:
         """Return when `advance` has something to do, ns."""
         link = self._link
-        return NEVER if isinstance(link, TraceLink) and link.idle else link.next_time()
+        return NEVER if isinstance(link, TraceLink) and not link.queued else link.next_time()
 
     def advance(self, *, now: int) -> list[Delivery]:
         """Do what is due up to a time; return what has left the bottleneck."""
@@ -79,7 +79,7 @@ class EmulatedLink:
         deliveries: list[Delivery] = []
         time = link.next_time()
         while time <= now:
-            if isinstance(link, TraceLink) and link.idle:
+            if isinstance(link, TraceLink) and not link.queued:
                 link.skip(now=now)
                 break
             for packet in link.step():

@@ -45,13 +45,8 @@ class TraceLink:
 
     @property
     def queued(self) -> int:
-        """Packets that wait or are in transit."""
+        """Packets that wait or are in transit; without any, opportunities will be lost."""
         return len(self._queue) + (self._transit is not None)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no packet waits or is in transit, so that opportunities will be lost."""
-        return self._transit is None and not len(self._queue)
 
     def next_time(self) -> int:
         """Return the next opportunity's time; a link is never without one."""
