@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,21 @@ from distrlcc.policy.network import Categorical, Gaussian, build_network
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.seeding import stream_key
+
+
+def limit_threads() -> None:
+    """Let torch and NumPy's BLAS compute in one thread each; processes make use of more cores.
+
+    A second BLAS thread spins: where another process wants its core, acting takes five to thirty
+    times as long. A NumPy with another BLAS than its wheels' own OpenBLAS is left as it is: set
+    that library's environment variable before the process starts.
+    """
+    torch.set_num_threads(1)
+    for library in Path(np.__file__).parent.parent.glob("numpy.libs/libscipy_openblas*"):
+        openblas = ctypes.CDLL(str(library))
+        for name in ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"):
+            if hasattr(openblas, name):
+                getattr(openblas, name)(1)
 
 
 class Learner(ABC):

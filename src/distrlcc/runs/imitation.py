@@ -14,7 +14,7 @@ from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_minibatches
 from distrlcc.learn.learner import Reducer, Weights
-from distrlcc.learn.threads import limit_threads
+from distrlcc.learn.model import limit_threads
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_state import RunState

@@ -18,9 +18,8 @@ from distrlcc.learn.config import LEARNERS
 from distrlcc.learn.dagger import Dagger
 from distrlcc.learn.gail import Gail
 from distrlcc.learn.learner import Reducer, Weights
-from distrlcc.learn.model import Learner
+from distrlcc.learn.model import Learner, limit_threads
 from distrlcc.learn.ppo import PPO
-from distrlcc.learn.threads import limit_threads
 from distrlcc.plugins import short
 from distrlcc.policy.policy_file import Acting, PolicyFile, find_policy, load_policy
 from distrlcc.policy.spec import PolicySpec
