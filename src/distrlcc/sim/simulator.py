@@ -226,15 +226,12 @@ class Simulator:
             control[[CWND, PACING]] = flow.first_held
 
     def _first_best(self, n: int) -> None:
-        from distrlcc.sim.capacity import (  # noqa: PLC0415 - compiles on first use
-            active_flows,
-            best_window,
-        )
+        from distrlcc.sim import capacity  # noqa: PLC0415 - compiles on first use
 
         first = n * self.n_flows
         link = self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces
-        best = best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
-        sharing = active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
+        best = capacity.best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
+        sharing = capacity.active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
         self.results[n, col.BEST_CWND] = best / sharing
 
     def advance(self, step_ns: int | IntArray) -> None:
@@ -320,10 +317,8 @@ class Simulator:
         state = copy_arrays(self, _STATE)
         state["ring"] = self.ring[: self._ring_places.used].copy()
         state["queues"] = self.queues[: self._queue_places.used].copy()
-        state["ring_places"], state["queue_places"] = (
-            self._ring_places.state(),
-            self._queue_places.state(),
-        )
+        state["ring_places"] = self._ring_places.state()
+        state["queue_places"] = self._queue_places.state()
         state["traces"] = list(self._trace_places)
         # The number of a user's scheme is an address, of which another process knows nothing.
         numbers = state["flows"][:, col.SCHEME]
@@ -345,10 +340,8 @@ class Simulator:
                     "the checkpoint's simulated links are of another distrlcc; use the one that "
                     "wrote it, or begin anew from its policy with --start-from"
                 )
-        self._ring_places, self._queue_places = (
-            _Places.of(state["ring_places"]),
-            _Places.of(state["queue_places"]),
-        )
+        self._ring_places = _Places.of(state["ring_places"])
+        self._queue_places = _Places.of(state["queue_places"])
         self._trace_places, self._traces_used = {}, 0
         for name in state["traces"]:
             self._place_trace(load_trace(name))
