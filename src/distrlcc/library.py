@@ -420,9 +420,9 @@ def simulate(
     flows = tuple(Flow(one) if isinstance(one, str) else one for one in schemes or ("cubic",))
     if not isinstance(link, Link):
         raise ConfigError(f"link is {link!r}; expected a distrlcc.Link")
-    for name, value in (("seconds", seconds), ("step_ms", step_ms)):
-        if not (isinstance(value, int | float) and 0.0 < value <= 1e6):
-            raise ConfigError(f"{name} is {value!r}; expected a number above 0, up to 1e6")
+    for name, value, low, high in (("seconds", seconds, 0.1, 1e5), ("step_ms", step_ms, 1e-6, 1e6)):
+        if not (isinstance(value, int | float) and low <= value <= high):
+            raise ConfigError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}")
     if round(1e3 * seconds / step_ms) > _MOST_STEPS:
         raise ConfigError(f"{seconds} s are more than {_MOST_STEPS} steps of {step_ms} ms")
     if any(flow.scheme == "agent" for flow in flows):

@@ -365,6 +365,10 @@ BAD: dict[str, tuple[str, ...]] = {
         _broken("action.py", ", MIN_CWND, MAX_CWND), pacing", ", 0.1, 0.5), pacing"),
         "a window is below 1",
     ),
+    "two numbers": (
+        _broken("action.py", '"continuous", 1', '"continuous", 2'),
+        "expected a size of 1 where continuous",
+    ),
     "torch and NumPy": (_broken("network.py", "(np.tanh(units)", "(units"), "step 0 NumPy has"),
     "no gradient": (
         _broken("network.py", "self[0](obs)", "self[0](obs).detach()"),

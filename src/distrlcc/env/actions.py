@@ -46,7 +46,7 @@ class Actions(Protocol):
     kind: ActionKind
     """``discrete``: one of `size` actions; ``continuous``: numbers within `GREATEST`."""
     size: int
-    """Actions, or numbers of one; elements of the previous action's encoding in an observation."""
+    """Actions, or 1 where continuous; also the elements of an encoded action."""
     initial: tuple[float, float]
     """First window, packets, and pacing rate, packets/s; 0: none."""
     least_rate: float

@@ -24,6 +24,7 @@ from distrlcc.env.disturbance import Disturbance
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
 from distrlcc.env.truth import Truth
+from distrlcc.errors import ConfigError
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
@@ -49,6 +50,8 @@ class AgentBatch(ABC):
         self.config = config
         self.observations = OBSERVATIONS[config.observation](n)
         self.actions = ACTIONS[config.action]
+        if self.actions.kind == "continuous" and self.actions.size != 1:
+            raise ConfigError(f"env.action {config.action}: expected a size of 1 where continuous")
         self._reward = REWARDS[config.reward.name]
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
         """What the agents saw in the newest `step`, ``[N]``."""
