@@ -189,7 +189,7 @@ def test_schemes_are_simulated_in_one_call() -> None:
         with pytest.raises(ConfigError, match="step_ms is"):
             simulate(link, step_ms=wrong)
     for outside in (0.05, 2e5):
-        with pytest.raises(ConfigError, match="seconds is .* from 0.1 to 100000"):
+        with pytest.raises(ConfigError, match=r"seconds is .* from 0\.1 to 100000"):
             simulate(link, seconds=outside)
     with pytest.raises(ConfigError, match="are more than 1000000 steps"):
         simulate(link, step_ms=1e-4)

@@ -365,10 +365,6 @@ BAD: dict[str, tuple[str, ...]] = {
         _broken("action.py", ", MIN_CWND, MAX_CWND), pacing", ", 0.1, 0.5), pacing"),
         "a window is below 1",
     ),
-    "two numbers": (
-        _broken("action.py", '"continuous", 1', '"continuous", 2'),
-        "expected a size of 1 where continuous",
-    ),
     "torch and NumPy": (_broken("network.py", "(np.tanh(units)", "(units"), "step 0 NumPy has"),
     "no gradient": (
         _broken("network.py", "self[0](obs)", "self[0](obs).detach()"),
@@ -417,3 +413,11 @@ def test_what_breaks_its_contract_is_found(
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert re.search(problem, said.err)
+
+
+def test_a_continuous_action_of_several_numbers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.py").write_text(_broken("action.py", '"continuous", 1', '"continuous", 2'))
+    assert main(["check", "plugin", f"{tmp_path}/two.py:f"]) == 2
+    assert "expected a size of 1 where continuous" in capsys.readouterr().err
