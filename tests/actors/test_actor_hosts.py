@@ -82,7 +82,8 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     processes = _start(hosts, tmp_path, "--load", "run")
     for key, least in (("update", last["update"] + 1), ("workers", 6.0)):
         wait_until(lambda k=key, n=least: rows(out)[-1][k] >= n, 120, "training goes on")
-    assert updates(out) == list(range(1, len(updates(out)) + 1))
+    found = updates(out)  # the run goes on
+    assert found == list(range(1, len(found) + 1))
     children = [pid for p in processes.values() for pid in rank_processes(p.pid)]
     assert len(children) == 7
     for pid in rank_processes(processes[1].pid):  # a whole node that hears nothing

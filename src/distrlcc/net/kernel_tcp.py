@@ -198,7 +198,9 @@ def _wait_for_readers() -> None:
         time.sleep(limits().tick)
 
 
-def register(policy: Record, label: str, name: str = "", *, keep: bool = False) -> KernelControl:
+def register(
+    policy: Record, label: str, name: str | None = None, *, keep: bool = False
+) -> KernelControl:
     """Load the program and register it as a congestion control.
 
     Args:
@@ -212,7 +214,7 @@ def register(policy: Record, label: str, name: str = "", *, keep: bool = False) 
         KernelError: This machine lacks something, or the kernel refuses.
     """
     # Refuse what can be refused before anything is loaded.
-    name = name or _free_name()
+    name = _free_name() if name is None else name
     check_name(name)
     require_kernel()
     if keep:
