@@ -252,8 +252,9 @@ def running_outside(
 
 def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:
     """End a command and what it started, daemons too: in good order, then by force."""
+    # Ask all, as what it started may outlive it; a daemon has left its group.
     group, deadline = process.pid, time.monotonic() + limits().kill
-    _signal_group(group, signal.SIGTERM)  # what it started may outlive it
+    _signal_group(group, signal.SIGTERM)
     for daemon in marked(mark):
         with suppress(ProcessLookupError):
             if os.getpgid(daemon.pid) != group:
@@ -261,9 +262,11 @@ def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:
     while (_signal_group(group, 0) or marked(mark)) and time.monotonic() < deadline:
         process.poll()
         time.sleep(limits().tick)
+    # Kill what is left; one that waits for a device dies once that answers.
     _signal_group(group, signal.SIGKILL)
     kill_marked(mark, limits().kill)
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(limits().stop)
 
 
 def _signal_group(group: int, number: int) -> bool:
