@@ -227,6 +227,19 @@ def test_two_agents_of_torchrun_train_one_run_and_start_it_again(
         assert sum(line.startswith(start) for line in said) == 1
 
 
+def test_where_torchruns_agent_serves_no_store_rank_0_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    out, count = tmp_path / "run", 6
+    words = _train(out, "--debug", "--set", *PPO.split(), f"total_steps={count * UPDATE}")
+    with Command(tmp_path, *TORCHRUN, *words) as run:
+        assert run.process.wait(60) == 0, run.said
+        run.nothing_is_left()
+    assert updates(out) == list(range(1, count + 1))
+    assert {row["ranks"] for row in rows(out)} == {2.0}
+
+
 def test_torchrun_with_a_bad_config_says_one_line_for_each_rank(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with Command(tmp_path, *TORCHRUN, *_train(out, "--set", "ppo.lrr=1")) as run:

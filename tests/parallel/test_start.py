@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -58,19 +56,3 @@ def test_what_a_stranger_leaves_in_torchruns_store_is_one_line(
     with pytest.raises(GroupError, match="where rank 0's address belongs") as caught:
         _torchrun_spec(recipe("quickstart"), GroupOptions(join_seconds=5.0))
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_without_an_agents_store_rank_0_serves_it_as_long_as_it_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "LOCAL_RANK": "0"}
-    words |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    for name, value in words.items():
-        monkeypatch.setenv(name, value)
-    spec, master, _store = _torchrun_spec(recipe("quickstart"), GroupOptions(join_seconds=5.0))
-    assert master is not None
-    with closing(master), socket.create_connection(("127.0.0.1", port), 5.0):
-        assert (spec.slot, spec.size, spec.attempt) == (0, 2, 0)
