@@ -114,21 +114,22 @@ def test_a_member_that_is_started_again_does_not_wait() -> None:
     assert member.status == "PENDING"
 
 
-@pytest.mark.parametrize(("status", "stops"), [("RUNNING", [15]), ("TERMINATED", [])])
-def test_a_stop_after_the_last_member_is_done_is_none(status: str, stops: list[int]) -> None:
+@pytest.mark.parametrize(("status", "stops"), [("RUNNING", 15), ("TERMINATED", 0)])
+def test_a_stop_after_the_last_member_is_done_is_none(status: str, stops: int) -> None:
     from distrlcc.tune import ray_tune
 
-    heard, stopped = list[int](), list[int]()
+    heard = list[int]()
     _, controller = _population(2)
     for trial, each in zip(controller.trials, ("TERMINATED", status), strict=True):
         trial.set_status(each)
     stopper = Stopper()
     stopper.request(signal.SIGTERM)
     old = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
-    watch = ray_tune._WATCH.set((cast(Any, None), stopper, stopped))
+    watch = ray_tune._Watch(cast(Any, None), stopper)
+    before = ray_tune._WATCH.set(watch)
     try:
         ray_tune._Watcher().on_step_end(0, controller.trials)
     finally:
-        ray_tune._WATCH.reset(watch)
+        ray_tune._WATCH.reset(before)
         signal.signal(signal.SIGUSR1, old)
-    assert (stopped, len(heard)) == (stops, len(stops))
+    assert (watch.stopped, len(heard)) == (stops, int(stops > 0))

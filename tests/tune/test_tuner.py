@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from distrlcc.errors import OutputError
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.report import Report, read_reports
@@ -130,6 +131,24 @@ def test_search_stops_bad_trials_early(tmp_path: Path) -> None:
     assert max(last.values()) == 4
     assert min(last.values()) < 4
     assert recipe(str(out / "best.toml")).network.hidden in ((8,), (16, 16))
+
+
+@pytest.mark.long
+def test_a_best_policy_that_cannot_be_kept_ends_it_and_it_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "t"
+    process = start(*SYNCH.split(), *TINY.split(), "--out", str(out))
+    wait_until(out.exists, 30, "its folder")
+    (out / "policy.safetensors").mkdir()
+    code, _, err = end(process)
+    assert code == OutputError.exit_code, err
+    assert f"distrlcc: error: cannot write {out / 'policy.safetensors'}" in err
+    assert "Traceback" not in err
+    (out / "policy.safetensors").rmdir()
+    _done("tune", "pbt", "--resume", "--out", str(out))
+    reports = read_reports(out / "reports.jsonl")
+    assert max(r.update for r in reports) == 6
+    notes = load_policy(out / "policy.safetensors").notes
+    assert notes["held_out_reward"] == max(r.score for r in reports)
 
 
 CODE = """

@@ -12,6 +12,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from distrlcc.cluster.session import ray_nodes, ray_session
-from distrlcc.errors import ConfigError, DistrlccError, OutputError
+from distrlcc.errors import ConfigError, DistrlccError, OutputError, reading
 from distrlcc.filesystems import is_folder, storage_filesystem
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
@@ -44,7 +45,19 @@ _ENVIRONMENT = {
 }
 _SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", nsga3="NSGAIII")
 """Optuna's classes, less ``Sampler``."""
-_WATCH: ContextVar[tuple[Recorder, Stopper, list[int]]] = ContextVar("WATCH")
+
+
+@dataclass
+class _Watch:
+    """What callbacks need, and what they found."""
+
+    recorder: Recorder
+    stopper: Stopper
+    stopped: int = 0
+    failure: DistrlccError | None = None
+
+
+_WATCH: ContextVar[_Watch] = ContextVar("WATCH")
 """Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
 
 
@@ -70,7 +83,6 @@ def run(
     # Open what is written to.
     place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
     recorder, stopper = Recorder(directory.path, config, show), Stopper()
-    stopped = list[int]()
     # Connect to Ray, and stop in time even where Ray does not.
     late = (
         "distrlcc: stopped; Ray did not end in time. Go on with: distrlcc "
@@ -90,15 +102,15 @@ def run(
         )
         os.environ.update(_ENVIRONMENT)
         _quiet(logging.CRITICAL)  # what matters is told by others
-        _WATCH.set((recorder, stopper, stopped))
+        _WATCH.set(watch := _Watch(recorder, stopper))
         with stopper:
             if resume:
                 tuner = _restored(config, *place, begun=recorder.best is not None)
             else:
                 tuner = _tuner(config, *place)
             results = _fit(tuner)
-        if stopped:
-            return stopped[0], {}
+        if watch.stopped:
+            return watch.stopped, {}
         errors = {_member_number(r.path): str(r.error).strip() for r in results if r.error}
     return 0, {number: text.splitlines()[-1] for number, text in errors.items()}
 
@@ -348,7 +360,7 @@ class _Watcher(tune.Callback):
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         if "report" in result:
-            _WATCH.get()[0].record(decode(result["report"]))
+            _WATCH.get().recorder.record(decode(result["report"]))
 
     def on_checkpoint(
         self, iteration: int, trials: Any, trial: Any, checkpoint: Any, **info: Any
@@ -357,13 +369,20 @@ class _Watcher(tune.Callback):
             with checkpoint.filesystem.open_input_stream(f"{checkpoint.path}/{name}") as file:
                 return bytes(file.read())
 
-        _WATCH.get()[0].keep(decode(read(REPORT)), lambda: read(POLICY))
+        watch = _WATCH.get()
+        try:
+            with reading(OutputError, f"cannot read {checkpoint.path}"):
+                watch.recorder.keep(decode(read(REPORT)), lambda: read(POLICY))
+        except OutputError as error:
+            watch.failure = error  # Ray Tune logs what is raised here, and goes on
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+        watch = _WATCH.get()
+        if watch.failure is not None:
+            raise watch.failure
         # Ray Tune saves its state and ends; a member that copied one whose checkpoint is still
         # being saved would copy again after a resume. Where all are done there is nothing to stop.
-        _, stopper, stopped = _WATCH.get()
         done = all(trial.is_finished() for trial in trials)
-        if stopper.signal and not done and not any(trial.is_saving for trial in trials):
-            stopped.append(stopper.signal)
+        if watch.stopper.signal and not done and not any(trial.is_saving for trial in trials):
+            watch.stopped = watch.stopper.signal
             signal.raise_signal(signal.SIGUSR1)
