@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,8 @@ from distrlcc.evaluation.scores import METRICS
 from distrlcc.library import Callbacks, evaluate, load_policy, make_env, make_vec, report, simulate
 from distrlcc.library import train as train_recipe
 from distrlcc.policy import policy_file
+from distrlcc.runs.checkpoint import load_checkpoint
+from distrlcc.storage import LATEST
 
 TINY: dict[str, Any] = {
     "num_envs": 4,
@@ -72,6 +76,39 @@ def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"callbacks: expected a list of .* {why}"):
             train_recipe("quickstart", out=other, callbacks=wrong)
     assert not other.exists()
+
+
+class Raises(Callbacks):
+    """Fails at the last update, or right after Ctrl-C."""
+
+    def __init__(self, at: float, *, interrupts: bool) -> None:
+        self.at, self.interrupts, self.heard = at, interrupts, list[str]()
+
+    def on_update(self, metrics: Mapping[str, Any]) -> None:
+        if metrics["steps"] == self.at:
+            if self.interrupts:
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(0.4)  # a second one soon after is the same key
+            raise ArithmeticError
+
+    def on_end(self, policy: Any) -> None:
+        self.heard.append("end")
+
+    def on_stop(self) -> None:
+        self.heard.append("stop")
+
+
+@pytest.mark.parametrize(("at", "interrupts"), [(512.0, False), (256.0, True)])
+def test_what_a_callback_raises_is_raised_once_the_run_is_saved(
+    at: float, interrupts: bool, tmp_path: Path
+) -> None:
+    raises, out = Raises(at, interrupts=interrupts), tmp_path / "run"
+    with pytest.raises(ArithmeticError):
+        train_recipe("quickstart", out=out, callbacks=[raises], show=False, **TINY)
+    assert raises.heard == ["stop"]
+    assert load_checkpoint(out / LATEST)["counters"]["steps"] == at
+    train_recipe(out=out, resume=True, show=False, total_steps=np.int64(640))
+    assert load_checkpoint(out / LATEST)["counters"]["steps"] == 640
 
 
 def test_a_policy_acts_on_the_links_that_it_was_made_for(tmp_path: Path) -> None:

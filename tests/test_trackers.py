@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,13 +98,17 @@ def test_a_run_that_is_stopped_is_closed_and_goes_on(tmp_path: Path, store: Any)
     assert store.get_metric_history(run, "policy_entropy")[-1].step == 2048
 
 
-def test_what_mlflow_refuses_does_not_end_a_training(store: Any) -> None:
+def test_what_mlflow_refuses_does_not_end_a_training(tmp_path: Path, store: Any) -> None:
     callbacks = MLflow()
     store.delete_run(callbacks.run.info.run_id)
     with pytest.warns(UserWarning, match="MLflow lacks the metrics of step 7"):
         callbacks.on_update({"steps": 7.0, "entropy": 1.0, "alarm": "none", "loss": float("nan")})
     with pytest.warns(UserWarning, match="MLflow lacks the run's end"):
         callbacks.on_stop()
+    callbacks = MLflow()
+    with pytest.warns(UserWarning, match="MLflow lacks the policy"):
+        callbacks.on_end(SimpleNamespace(path=tmp_path / "none"))  # type: ignore[arg-type]
+    assert store.get_run(callbacks.run.info.run_id).info.status == "FINISHED"
 
 
 def test_without_the_package_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

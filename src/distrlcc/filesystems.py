@@ -123,12 +123,13 @@ def _open(url: str) -> tuple[Any, str]:
         )
     if not rest.strip("/"):
         raise ConfigError(f"--storage {url}: expected a place after ://, as in s3://bucket/runs")
+    where = url
     if scheme == "s3":  # a small object is one request, so whole or not there
-        url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
+        where += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
     elif scheme not in _PYARROW:
-        url = f"fsspec+{url}"
+        where = f"fsspec+{url}"
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(url)
+        found: tuple[Any, str] = fs.FileSystem.from_uri(where)
     except (ValueError, ImportError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         if "Protocol not known" in reason:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -218,7 +219,8 @@ class _Told(Progress):
             if threading.current_thread() is not threading.main_thread():
                 raise
             self.raised = self.raised or error
-            signal.raise_signal(signal.SIGINT)  # the run is saved
+            with suppress(KeyboardInterrupt):  # a signal came before; the run is saved
+                signal.raise_signal(signal.SIGINT)
 
 
 def train(
@@ -255,7 +257,9 @@ def train(
     # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
     place = Path(out)
     began = RunDirectory.read_config(place, RunConfig) if resume else named(recipe)
-    texts = {k: "none" if v is None else json.dumps(v, default=str) for k, v in overrides.items()}
+    texts = {
+        k: "none" if v is None else json.dumps(v, default=_plain) for k, v in overrides.items()
+    }
     config = override(began, [f"{key}={text}" for key, text in texts.items()])
     options = RunOptions(place, resume=resume, tensorboard=False)
     with reading(ConfigError, "callbacks: expected a list of distrlcc.Callbacks"):
@@ -267,7 +271,7 @@ def train(
         told = _Told(config.total_steps, config.max_seconds, callbacks, show=show)
         with told:
             stopped, _ = run_alone(state, options, told)
-        if stopped:
+        if told.raised or stopped:
             raise told.raised or KeyboardInterrupt
         policy = load_policy(place)
     except BaseException:
@@ -277,6 +281,11 @@ def train(
     for each in callbacks:
         each.on_end(policy)
     return policy
+
+
+def _plain(value: object) -> Any:
+    """Return what JSON can hold of a value; of NumPy's as they are."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
 
 
 @dataclass(frozen=True, repr=False)

@@ -37,6 +37,8 @@ with naming_extras():
     from distrlcc.env.vector import make_vector_env
 
 _MOST_BYTES = 1 << 28
+_KNOWN = "mlp_extractor.", "action_net.", "value_net.", "log_std"
+"""Of an MlpPolicy's arrays."""
 
 
 class VecLink(VecEnv):
@@ -100,8 +102,14 @@ class VecLink(VecEnv):
         """Write a model that was trained on these links as a policy file.
 
         Raises:
-            PolicyFileError: Its network is not dense layers alone.
+            PolicyFileError: Its network is not dense layers alone, or saw what VecNormalize made.
         """
+        normalised = model.get_vec_normalize_env()
+        if normalised is not None and normalised.norm_obs:
+            raise PolicyFileError(
+                "the model saw observations that VecNormalize had changed; train it with "
+                "norm_obs=False"
+            )
         arrays = {k: v.numpy(force=True) for k, v in model.policy.state_dict().items()}
         activation = type(model.policy.activation_fn()).__name__.lower()  # type: ignore[operator]
         save_policy(path, converted(arrays, self.links.config, activation, "the model"))
@@ -163,6 +171,7 @@ def converted(
         or any(arrays[f"{name}.bias"].ndim != 1 for name in needed)
         or any(map(np.iscomplexobj, arrays.values()))
         or activation not in ("tanh", "relu")
+        or not all(name.startswith(_KNOWN) for name in arrays)  # an extractor, a memory
     ):
         raise PolicyFileError(
             f"{where} is not an MlpPolicy of dense layers with tanh or ReLU, such as PPO's and "

@@ -269,13 +269,21 @@ class Storage:
 
     def owner(self) -> Owner | None:
         """Return the process that stores here at present, or None."""
-        with suppress(ValueError, RecursionError):
-            return msgspec.json.decode(self.read(OWNER) or b"", type=Owner)
+        for pause in (limits().retry, 0.0):
+            if (data := self.read(OWNER)) is None:
+                break
+            with suppress(ValueError, RecursionError):
+                return msgspec.json.decode(data, type=Owner)
+            time.sleep(pause)  # some storages show a note that is half written
         return None
 
     def _owns(self) -> bool:
         owner = self.owner()
         return owner is not None and owner.run == self.run
+
+    def _must_own(self) -> None:
+        if not self._owns():
+            raise StorageLostError(f"another run has taken {self} over")
 
     def holds_run(self) -> bool:
         """Say whether anything is stored under this name."""
@@ -288,6 +296,7 @@ class Storage:
             data = self.read(f"{manifest.place}/config.toml")
             if data and StoredFile.of("config.toml", data) in manifest.files:
                 return data.decode(errors="replace")
+            damage.append(f"{manifest.place}/config.toml is {'damaged' if data else 'missing'}")
         raise self._nothing(damage)
 
     def push(
@@ -303,6 +312,7 @@ class Storage:
         and what ``check`` raises if another process has the run directory.
         """
         with self._lock:
+            self._must_own()  # else each try would leave files that nobody deletes
             # The files, and the manifest last.
             names, files = self.names(), []
             number = 1 + max(map(_number, names), default=0)
@@ -316,8 +326,7 @@ class Storage:
                 run=leader[0],
                 epoch=leader[1],
             )
-            if not self._owns():
-                raise StorageLostError(f"another run has taken {self} over")
+            self._must_own()
             text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
             # Whoever takes over from now on sees these files, and gives a greater number.
             check()

@@ -82,8 +82,9 @@ class MLflow(Callbacks):
 
     def on_end(self, policy: Policy) -> None:
         """See `Callbacks`."""
-        with self._leniently("the policy, or the run's end"):
+        with self._leniently("the policy"):
             self._mlflow.log_artifact(str(policy.path), run_id=self.run.info.run_id)
+        with self._leniently("the run's end"):
             self._mlflow.end_run()
 
     def on_stop(self) -> None:

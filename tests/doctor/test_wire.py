@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+import socketserver
+import threading
+import time
 
 import pytest
 
@@ -51,6 +54,34 @@ def test_a_silent_peer_costs_bounded_time(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DISTRLCC_LIMITS", "call=0.3")
     with socket.create_server((HOST, 0)) as silent, pytest.raises(OSError, match="timed out"):
         measure(HOST, silent.getsockname()[1], 0.1)
+
+
+class _Far(socketserver.BaseRequestHandler):
+    """Leads to a listener; a ping takes 0.3 s."""
+
+    def handle(self) -> None:
+        with socket.create_connection((HOST, self.server.there)) as there:  # type: ignore[attr-defined]
+            back = threading.Thread(target=_relay, args=(there, self.request, 0.0), daemon=True)
+            back.start()
+            _relay(self.request, there, 0.3)
+            back.join(10.0)
+
+
+def _relay(source: socket.socket, target: socket.socket, delay: float) -> None:
+    while data := source.recv(1 << 16):
+        time.sleep(delay if len(data) == 1 else 0.0)
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
+
+
+def test_far_away_a_few_pings_are_enough(port: int) -> None:
+    with socketserver.ThreadingTCPServer((HOST, 0), _Far) as server:
+        server.there, server.daemon_threads = port, True  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        begin = time.monotonic()
+        assert measure(HOST, server.server_address[1], 0.1).round_trip_ms >= 300.0
+        assert time.monotonic() - begin < 4.0  # twenty take 6
+        server.shutdown()
 
 
 @pytest.mark.parametrize("count", range(9))

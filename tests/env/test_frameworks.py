@@ -18,6 +18,7 @@ from distrlcc.cli.main import main
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import PARTS
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import PolicyFileError
 from distrlcc.library import evaluate, load_policy
 
 
@@ -54,6 +55,8 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     tmp_path: Path, receiver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    from stable_baselines3.common import vec_env
+
     from distrlcc.sb3 import VecLink
 
     links = VecLink(16, EnvConfig(action="fine"), episode_s=0.5)
@@ -62,6 +65,9 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     model.learn(16 * 120)
     own, read = tmp_path / "own.safetensors", tmp_path / "read.safetensors"
     links.save_policy(model, own)
+    normalised = sb3.PPO("MlpPolicy", vec_env.VecNormalize(links), n_steps=4)
+    with pytest.raises(PolicyFileError, match="train it with norm_obs=False"):
+        links.save_policy(normalised, own)
     model.save(tmp_path / "model.zip")
     words = ["import", "sb3", str(tmp_path / "model.zip"), "--out", str(read)]
     assert main(words) == 2
@@ -99,6 +105,7 @@ class Evil:
         ("nothing", "check the path"),
         ("a pickle", "which was not run"),
         ("weights of nothing", "is not an MlpPolicy"),
+        ("an extractor", "is not an MlpPolicy"),
         ("another action space", "shape"),
     ],
 )
@@ -115,6 +122,16 @@ def test_what_is_no_model_is_one_line(
         torch.save(Evil(tmp_path / "run") if wrong == "a pickle" else held, inner)
         with zipfile.ZipFile(path, "w") as model:
             model.writestr("policy.pth", inner.getvalue())
+    elif wrong == "an extractor":
+        from stable_baselines3.common.torch_layers import FlattenExtractor
+
+        class Mixed(FlattenExtractor):
+            def __init__(self, space: gymnasium.Space[Any]) -> None:
+                super().__init__(space)
+                self.mix = torch.nn.Linear(4, 4)
+
+        kwargs = {"features_extractor_class": Mixed}
+        sb3.PPO("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs=kwargs).save(path)
     elif wrong != "nothing":
         sb3.PPO("MlpPolicy", "CartPole-v1", device="cpu").save(path)
     capfd.readouterr()

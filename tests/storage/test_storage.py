@@ -22,7 +22,7 @@ import pytest
 from distrlcc.errors import CheckpointError, OutputError
 from distrlcc.runs.checkpoint import load_checkpoint, save_checkpoint
 from distrlcc.runs.leadership import FencedError
-from distrlcc.runs.storage_session import stored
+from distrlcc.runs.storage_session import restore, stored
 from distrlcc.storage import (
     LATEST,
     MANIFEST,
@@ -195,9 +195,13 @@ def test_a_run_without_a_whole_generation_is_refused(storage: Storage, tmp_path:
     with pytest.raises(CheckpointError, match=r"no whole checkpoint: .*config\.toml is damaged"):
         storage.pull(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint: .*config\.toml is damaged"):
+        storage.read_config()
 
 
-def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
+def test_a_name_is_not_given_away(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     begin(storage, run, 1)
     with (
@@ -214,6 +218,10 @@ def test_a_name_is_not_given_away(storage: Storage, tmp_path: Path) -> None:
     with stored(storage, run, resume=True):  # fetched, and nothing is lost
         assert update_of(run) == 2
     assert (tmp_path / "run-kept-1" / "metrics.jsonl").read_text().endswith("mine")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(OutputError, match="into the folder that you are in"):
+        restore(storage, Path())
 
 
 def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
@@ -230,8 +238,10 @@ def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
         assert own is not None
         far = Owner("far", "elsewhere", 1, "another/machine/1")
         storage.write(OWNER, b"{}")
+        before = storage.names()
         with pytest.raises(StorageLostError, match=r"has taken .* over"):
             storage.push(run)
+        assert storage.names() == before
     # One that ended without a word, on another machine and on this one.
     here = replace(far, process=own.process.rpartition("/")[0] + "/1000000000000")
     for owner, watch, least, most in ((far, 3.0, 2.8, 30.0), (here, 100.0, 0.0, 30.0)):

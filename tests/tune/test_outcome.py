@@ -103,3 +103,6 @@ def test_reports_that_a_resume_made_anew_count_once(tmp_path: Path) -> None:
     found = [(r.member, r.update) for r in read_reports(tmp_path / "r")]
     assert sorted(found) == [(0, 20), (0, 40), (0, 60), (1, 20), (1, 40), (1, 60)]
     assert read_reports(tmp_path / "none") == []
+    (tmp_path / "r").rename(tmp_path / "reports.jsonl")
+    Recorder(tmp_path, CONFIG).record(_report(80, 0.5, Segment(0, 1, FIRST)))
+    assert read_reports(tmp_path / "reports.jsonl")[-1].update == 80

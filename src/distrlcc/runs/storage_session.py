@@ -52,9 +52,9 @@ def go_on(out: Path, storage: Storage | None) -> str:
 
 def restore(storage: Storage, folder: Path) -> None:
     """Fetch a run where what is here is not the newest; store what was not. Raises as `stored`."""
+    reason = ""
     if (folder / "config.toml").exists():
         # See whether what is here is whole and the newest.
-        reason = ""
         try:
             load_checkpoint(folder / LATEST)
             if storage.push_if_new(folder):
@@ -65,7 +65,10 @@ def restore(storage: Storage, folder: Path) -> None:
             reason = str(error)
         if not reason:
             return
-        # Keep it under another name.
+    if folder.resolve() == Path.cwd():
+        raise OutputError("a run is not fetched into the folder that you are in: go elsewhere")
+    if reason:
+        # Keep what is here under another name.
         lock = take_lock(folder)  # nothing trains it
         names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
         aside = folder.rename(next(name for name in names if not name.exists()))

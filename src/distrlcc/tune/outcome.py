@@ -37,7 +37,11 @@ class Recorder:
     ) -> None:
         """Read what earlier attempts have written."""
         self._folder, self._config, self._show = folder, config, show
-        earlier = read_reports(folder / REPORTS)
+        path = folder / REPORTS
+        earlier = read_reports(path)
+        if path.exists() and not path.read_bytes().endswith(b"\n"):
+            with writing(path), path.open("ab") as file:
+                file.write(b"\n")  # a kill cut the last line short
         self._attempt = max((report.attempt + 1 for report in earlier), default=0)
         self.best = read_best(folder)
         self._count, self._shown = len(earlier), -_LINE_SECONDS

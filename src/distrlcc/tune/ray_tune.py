@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import random
 import signal
 import tempfile
@@ -138,7 +139,7 @@ def _restored(config: TuneConfig, filesystem: Any, path: str, *, begun: bool) ->
             return tune.Tuner.restore(
                 place, _trainable(config), storage_filesystem=elsewhere, resume_errored=True
             )
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise OutputError(f"{place} cannot be resumed: {error}") from None
     if begun:
         raise OutputError(
