@@ -258,7 +258,7 @@ def test_late_segments_are_refused_and_named_each_time() -> None:
         taker.until(lambda: pool.queue.refused[LATE] >= 3, "late segments")
         late = [event for event in taker.events if "were late" in event]
         assert set(late) == {
-            f"refused: 75% of the steps of {engine.workers[1]} were late (more than 50%); the "
+            f"refused: 75% of the steps of {engine.workers[1]} were late (more than 30%); the "
             "machine is too slow for so many links"
         }
         assert len(late) >= 2

@@ -21,7 +21,7 @@ from distrlcc.evaluation.flow_log import (
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 HEADER = "# queue: droptail [packets=30]\n# base timestamp: 0\n"
-SAID = SenderLog(*np.array([[1.0, 2.0], [10.0, 20.0], [30.0, 40.0], [0.0, 0.0], [0.0, 0.0]]))
+SAID = SenderLog(*np.array([[1.0, 2.0], [10.0, 20.0], [30.0, 40.0], *[[0.0, 0.0]] * 3]))
 
 
 def _log(path: Path, lines: list[str], header: str = HEADER) -> Path:
@@ -216,6 +216,7 @@ def test_means_are_over_time_and_shares_of_what_was_sent_meanwhile() -> None:
         smoothed_rtt_ms=np.array([np.nan, np.nan, 30.0, 60.0, 60.0]),
         sent_packets=np.array([0.0, 50.0, 100.0, 140.0, 150.0]),
         retransmitted_packets=np.array([0.0, 0.0, 0.0, 5.0, 10.0]),
+        guarded=np.zeros(5),
     )
     series = log.over(np.array([0.0, 1.0, 2.5, 4.0]))
     # 0.5 s of 10 and of 20; 1 s of 40 and 0.5 s of 80; nothing is said of what came later.
@@ -240,8 +241,11 @@ def test_both_kinds_of_senders_are_read(tmp_path: Path) -> None:
     assert found["retransmitted_share"] == pytest.approx([0.01])
     assert np.isnan(read_sender_log(path, kernel=True).smoothed_rtt_ms[0])
     columns = {"time": [0.01, 0.02], "cwnd": [10.0, 12.0], "smoothed_rtt": [0.0, 0.021]}
+    columns["guarded"] = [1.0, 0.0]
     path.write_text(json.dumps({"steps_columns": columns}))
-    found = read_sender_log(path, kernel=False).over(np.array([0.0, 0.02]))
+    log = read_sender_log(path, kernel=False)
+    assert log.guarded_share(np.array([0.0, 0.02])) == pytest.approx([0.5])
+    found = log.over(np.array([0.0, 0.02]))
     assert found["mean_cwnd_packets"] == pytest.approx([11.0])
     assert found["mean_smoothed_rtt_ms"] == pytest.approx([21.0])
     assert np.isnan(found["retransmitted_share"]).all()

@@ -9,12 +9,17 @@ from distrlcc.evaluation.kernel_policy import same_action
 from distrlcc.sim.suites import load_suite
 
 SUITES = ("random", "dynamic", "cellular", "shared-4")
+GUARDED = ("slow", "long")
 POLICIES = ["one", "dagger", "preference", "cloning", "gail", "indigo", "aurora", "genet"]
 LEAST = 0.999
 
 
 @pytest.mark.parametrize(
-    "suite", [s if s == "dynamic" else pytest.param(s, marks=pytest.mark.long) for s in SUITES]
+    "suite",
+    [
+        s if s in ("dynamic", "slow") else pytest.param(s, marks=pytest.mark.long)
+        for s in SUITES + GUARDED
+    ],
 )
 @pytest.mark.parametrize("name", ["one", "dagger"])
 def test_the_same_action_follows_in_whole_numbers(name: str, suite: str) -> None:

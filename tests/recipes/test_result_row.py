@@ -93,10 +93,10 @@ def test_the_page_has_the_scorecards_gates_for_one() -> None:
     row = shipped_rows()["one"]
     row = replace(row, shipped=row.seeds[0], refined={})
     row.scores["random"]["power"] = (0.98, *[0.9796] * (len(row.seeds) - 1))
-    row.peers["flows"]["cubic"]["excess_loss"] = 0.5 * row.mean("flows", "excess_loss")
+    row.peers["flows-32"]["cubic"]["excess_loss"] = 0.5 * row.mean("flows-32", "excess_loss")
     lines = {cells[:2]: cells[2:] for cells in gates_table(row)}
     assert lines["random", "power"] == ("≥ 0.980", "0.980", "**0.980**")
-    assert lines["flows", "excess loss (%)"][-2].startswith("**")
+    assert lines["flows-32", "excess loss (%)"][-2].startswith("**")
     assert lines["beside-cubic", "share (%)"][0] == "≥ 35.0 ≤ 65.0"
     assert len(lines) == len(GATES)
 

@@ -64,6 +64,19 @@ def test_they_agree_in_corners_of_the_world(corner: str) -> None:
 
 FLAT, DEEP, WINDOW = " " * 12, " " * 20, "window = "
 MUTANTS = {
+    "drops are counted twice": ("dropped += 1", "dropped += 2"),
+    "random losses are not counted": ("random_lost += 1", "random_lost += 0"),
+    "a live link's drops are counted twice": ("col.DROPPED] += 1", "col.DROPPED] += 2"),
+    "a live link's losses are not counted": ("col.RANDOM_LOST] += 1", "col.RANDOM_LOST] += 0"),
+    "capacity of the step before, too": (
+        "packets_between(link, times[n], rates[n], link[col.STEP_START], end)",
+        "packets_between(link, times[n], rates[n], 0, end)",
+    ),
+    "base RTT without service": ("base += float(service)", "base += 0.0"),
+    "the bucket lets pass what it had not": (
+        "total = max(min(whole, policed), used)",
+        "total = whole",
+    ),
     "queue holds one more": ("(limit - 1) * service", "limit * service"),
     "trace queue holds one more": ("following - cursor < limit", "following - cursor <= limit"),
     "departures after arrivals": ("queues[place] <= now", "queues[place] < now"),
@@ -197,6 +210,10 @@ KINDS = {
     "packets come": "delayed_acks=True",
     "a packet as": r"loss=0.0.*ack_tick_ms=0.0, delayed_acks=True",
     "a live link's departure": "trace='.*(codel|pie)",
+    "a live link's drops": "codel|pie",
+    "a live link's losses": r"loss=0\.[03].*(codel|pie)",
+    "random losses": r"loss=0\.[03]",
+    "base RTT": "trace=None.*changes=\\(\\)",
     "silence": r"rate_mbps=0\.0\b",
 }
 """Which links, by their text, show a mistake whose name begins so; any link shows the others."""

@@ -144,6 +144,11 @@ class PolicyController:
         """Pacing rate, packets/s; 0: the window alone limits."""
         return float(self._pacing[0])
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the guard holds a lower window than was chosen."""
+        return bool(self._windows.lowered[0])
+
     def step_ns(self, min_rtt: float) -> int:
         """Return the next step's length, ns, given the minimum RTT, s."""
         return max(self._least_step, int(min_rtt * NANOSECONDS * self._interval_rtts))

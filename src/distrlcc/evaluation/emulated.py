@@ -212,8 +212,9 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         figures, sender = score_log(log), None
         if not first.contender.program[0]:  # someone else's program reports nothing
             sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
-            edges_ms = np.array([log.warm_ms, log.end_ms]) - log.begin_ms
-            figures |= {key: float(value[0]) for key, value in sender.over(edges_ms / 1e3).items()}
+            edges_s = (np.array([log.warm_ms, log.end_ms]) - log.begin_ms) / 1e3
+            figures |= {key: float(value[0]) for key, value in sender.over(edges_s).items()}
+            figures["guarded"] = float(sender.guarded_share(edges_s)[0])
         return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
 
 

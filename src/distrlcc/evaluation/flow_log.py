@@ -193,6 +193,12 @@ class SenderLog:
     sent_packets: FloatArray
     """Until then, retransmitted ones among them; 0 where nothing is ever retransmitted."""
     retransmitted_packets: FloatArray
+    guarded: FloatArray
+    """1 where a policy's guard held a lower window than it chose; NaN: the kernel does not say."""
+
+    def guarded_share(self, edges_s: FloatArray) -> FloatArray:
+        """Return in how much of the time it did, in B buckets with edges ``[B + 1]``."""
+        return self._mean(edges_s, self.guarded)
 
     def over(self, edges_s: FloatArray) -> dict[str, FloatArray]:
         """Return `SENDER_METRICS` in B buckets with edges ``[B + 1]``, since the flow began."""
@@ -218,13 +224,18 @@ def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
     """Read JSON: `distrlcc.net.tcp_flow`'s first flow, or that of ``distrlcc send --json``."""
     found = json.loads(path.read_text(encoding="utf-8"))
     steps = found[0]["samples_columns"] if kernel else found["steps_columns"]
-    names = ["time_s", "cwnd_packets", "smoothed_rtt_ms", "sent_packets", "retransmitted_packets"]
-    if not kernel:
-        names = ["time", "cwnd", "smoothed_rtt"]
-        steps["smoothed_rtt"] = [1e3 * rtt for rtt in steps["smoothed_rtt"]]
-    time, cwnd, rtt, *counts = (np.array(steps[name], float) for name in names)
-    sent, again = counts or [np.zeros(len(time))] * 2
-    return SenderLog(time, cwnd, np.where(rtt > 0, rtt, np.nan), sent, again)  # 0: no sample yet
+    columns = {name: np.array(values, float) for name, values in steps.items()}
+    if kernel:
+        names = "time_s cwnd_packets smoothed_rtt_ms sent_packets retransmitted_packets"
+        time, cwnd, rtt, sent, again = (columns[name] for name in names.split())
+        guarded = np.full(len(time), np.nan)
+    else:
+        time, cwnd, rtt, guarded = (
+            columns[name] for name in ("time", "cwnd", "smoothed_rtt", "guarded")
+        )
+        rtt, sent, again = 1e3 * rtt, np.zeros(len(time)), np.zeros(len(time))
+    rtt = np.where(rtt > 0, rtt, np.nan)  # 0: no sample yet
+    return SenderLog(time, cwnd, rtt, sent, again, guarded)
 
 
 def _events(log: Log, kind: str) -> FloatArray:

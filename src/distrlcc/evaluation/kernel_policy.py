@@ -22,8 +22,8 @@ from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import with_scheme
 
-SAME_RATE = 1e-3
-"""Rates are the same where they differ by less than this share."""
+SAME_RATE, SAME_WINDOW = 1e-3, 1e-2
+"""Rates and windows are the same where they differ by less than this share."""
 
 
 def kernel_policy(contender: Contender) -> NDArray[np.void]:
@@ -76,8 +76,9 @@ def same_action(
 ) -> tuple[float, int]:
     """Run a policy on simulated links, and ask its integer twin at each step what it would do.
 
-    Returns the share of decisions that are the same, with the same draws, and how many there were.
-    The twin keeps its own features and recurrent state, but is told the previous action.
+    Returns the share of decisions that are the same, with the same draws, and so are the windows
+    that the guard leaves of them; and how many there were. The twin keeps its own features and
+    recurrent state, but is told the previous action.
     """
     # The links, with the policy as every agent.
     assert contender.policy is not None
@@ -107,10 +108,13 @@ def same_action(
             agree = twin.rows["action"] == actions
         else:
             agree = np.abs(twin.rows["rate"] / RATE_ONE / pacing - 1) < SAME_RATE
-        decisions, same = decisions + int(batch.active.sum()), same + int(agree[batch.active].sum())
+        active, left = batch.active.copy(), twin.rows["cwnd"] / ONE
         seen, _ = batch.step(actions)
-        # What the twin is told.
         stats = batch.newest
+        if discrete:
+            agree &= np.abs(left - stats.cwnd) <= SAME_WINDOW * stats.cwnd
+        decisions, same = decisions + int(active.sum()), same + int(agree[active].sum())
+        # What the twin is told.
         twin.rows["now"] = intervals(stats)
         twin.rows["cwnd"], twin.rows["rate"] = fixed(stats.cwnd), fixed(stats.pacing_rate, RATE_ONE)
         if discrete:

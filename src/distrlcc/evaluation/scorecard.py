@@ -38,7 +38,7 @@ BENCHMARKS = (
         Benchmark(suite, (), 32, _CROWD)
         for suite in ("shared-2", "shared-4", "shared-rtt", "shared")
     ),
-    Benchmark("flows", (), 12, _CROWD),
+    Benchmark("flows-32", (), 8, _CROWD),
     Benchmark("world", (), 64, ("jain", "utilisation", "queueing_delay_rtt", "excess_loss")),
     *(Benchmark(suite, (), 32, BESIDE) for suite in ("beside-cubic", "beside-bbr")),
 )
@@ -83,8 +83,8 @@ GATES: dict[tuple[str, str], Gate] = {
     ("shared-2", "jain"): Gate(0.98),
     ("shared-4", "jain"): Gate(0.98),
     ("shared-rtt", "jain"): Gate(0.94),
-    ("flows", "jain"): Gate(0.95),
-    ("flows", "excess_loss"): Gate(times=2.0),
+    ("flows-32", "jain"): Gate(0.95),
+    ("flows-32", "excess_loss"): Gate(times=2.0),
     ("beside-cubic", "share"): Gate(0.35, 0.65),
     ("beside-bbr", "share"): Gate(0.25),
 }

@@ -89,10 +89,9 @@ class CollectStats:
             "reward": self.reward / steps,
             "policy_entropy": self.entropy / steps,
             "minimum_window_share": self.minimum_window / steps,
+            "guarded_share": self.guarded / steps,
             "episodes": episodes,
         }
-        if self.guarded:
-            means["guarded_share"] = self.guarded / steps
         if self.timed_steps:
             means |= {"late_steps": self.late_share, "late_batches": self.late_batches}
         if episodes:
@@ -102,9 +101,9 @@ class CollectStats:
         return means
 
 
-MOST_LATE_LEARNED = 0.5
+MOST_LATE_LEARNED = 0.3
 """Of a batch of which a larger share of steps was late nothing is learned: it shows more of a busy
-machine than of its links."""
+machine than of its links. With 34% delays of 27 round trips were seen, which no queue held."""
 SILENT_STEPS = 2
 """An episode of fewer steps is not called silent."""
 SILENT_SHARE = 0.9

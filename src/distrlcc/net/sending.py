@@ -207,6 +207,7 @@ class _Flow:
     def _end_step(self, ticker: Ticker, step_ns: Callable[[float], int], now: int) -> Step:
         sender = self._sender
         stats = sender.take_interval(now=now)
+        guarded = float(getattr(self._controller, "guarded", False))  # a policy's
         self._controller.on_interval(stats, now=now)
         sender.on_action(now=now)
         ticker.tick(now=now, step=step_ns(float(stats.min_rtt[0])))
@@ -221,6 +222,7 @@ class _Flow:
             cwnd=float(stats.cwnd[0]),
             inflight=float(stats.inflight[0]),
             smoothed_rtt=sender.rtt.smoothed / NANOSECONDS,
+            guarded=guarded,
         )
 
     def _look_for_life(self, now: int) -> None:

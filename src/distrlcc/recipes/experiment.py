@@ -12,7 +12,10 @@ OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
 _HARD = "shallow jitter silent falls slow fast whole-ms lossy long satellite"
 HARD = tuple(map(Benchmark, _HARD.split()))
-FLOWS = Benchmark("flows", RIVALS, 24, (*TOGETHER, "excess_loss"))
+FLOWS = tuple(
+    Benchmark(name, RIVALS, links, (*TOGETHER, "excess_loss"))
+    for name, links in (("flows", 24), ("flows-32", 8))
+)
 SHARED = (
     *(Benchmark(name, RIVALS, 64, TOGETHER) for name in ("shared-2", "shared-4", "shared-rtt")),
     *(Benchmark(name, RIVALS, 64, BESIDE) for name in ("beside-cubic", "beside-bbr")),
@@ -66,7 +69,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 for prefer in (0.0, 0.25, 0.5, 0.75, 1.0)
             ),
         ),
-        Experiment("one", "train one", (*OPEN, CHANGES, *HARD, *SHARED, FLOWS)),
+        Experiment("one", "train one", (*OPEN, CHANGES, *HARD, *SHARED, *FLOWS)),
     )
 }
 """By name: the recipes with results, and what stands beside GAIL."""

@@ -17,10 +17,16 @@ import numpy as np
 
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
-from distrlcc.sim.reference import Reference
+from distrlcc.sim.reference import (
+    PACKET_BITS,
+    Reference,
+    capacity,
+    conditions_at,
+    rate_schedule,
+)
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
-from distrlcc.types import IntervalStats
+from distrlcc.types import NANOSECONDS, IntervalStats
 
 ROUND_RATE = 12.032
 """Mbit/s at which a packet takes exactly one millisecond."""
@@ -205,8 +211,10 @@ def compare(script: Script) -> str | None:
                 simulator.control[k, CWND], simulator.control[k, PACING] = windows[k], pacing[k]
         reference.run(length)
         simulator.advance(length)
-        difference = _compare_flows(simulator, reference) or _compare_best(
-            simulator, reference, length
+        difference = (
+            _compare_flows(simulator, reference)
+            or _compare_link(simulator, reference, length)
+            or _compare_best(simulator, reference, length)
         )
         if difference:
             return f"{scenario.name}, step {step}: {difference}"
@@ -246,6 +254,25 @@ def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
     return None
 
 
+def _compare_link(simulator: Simulator, reference: Reference, step: int) -> str | None:
+    """Compare what the link could carry in the step, and its round trip at the step's end."""
+    link, now, row = reference.scenario.link, reference.now, simulator.results[0]
+    carried = capacity(link, now - step, now) / PACKET_BITS
+    got = row[col.CAPACITY]
+    if link.policer_mbps is not None:  # what could pass it since the start, or has
+        policed = round(link.policer_mbps * 1e6) * now
+        carried = max(min(capacity(link, 0, now), policed) / PACKET_BITS, row[col.TOTAL_USED])
+        got = row[col.TOTAL_CAPACITY]
+    rates = [] if link.trace is not None else [r for at, r in rate_schedule(link) if at <= now]
+    service = PACKET_BITS / rates[-1] if rates and rates[-1] else 0.0
+    base = 2 * conditions_at(link, now)[0] + service
+    if not math.isclose(got, carried, rel_tol=1e-4, abs_tol=1e-6):  # a packet lasts whole ns
+        return f"capacity: kernel {got}, reference {carried}"
+    if abs(row[col.BASE_RTT] * NANOSECONDS - base) > 1.0:
+        return f"base RTT: kernel {row[col.BASE_RTT]}, reference {base / NANOSECONDS}"
+    return None
+
+
 def _compare_best(simulator: Simulator, reference: Reference, step: int) -> str | None:
     """Compare the first flow's label for a next step of the same length, rounded up."""
     got = float(np.ceil(simulator.results[0, col.BEST_CWND]))
@@ -265,6 +292,15 @@ def _compare_packets(simulator: Simulator, reference: Reference, name: str) -> s
             f"{name}, packet {first} (flow, sent, departure, ACK): "
             f"kernel {log[first].tolist()}, reference {expected[first].tolist()}"
         )
+    for k, flow in enumerate(reference.flows):
+        dropped = sum(r.departure == -1 for r in flow.packets)
+        lost = sum(r.ack == -1 for r in flow.packets) - dropped
+        counted = tuple(simulator.flows[k, [col.DROPPED, col.RANDOM_LOST]].astype(int).tolist())
+        if counted != (dropped, lost):
+            return (
+                f"{name}, flow {k} (dropped, lost at random): kernel {counted}, reference "
+                f"{(dropped, lost)}"
+            )
     return None
 
 

@@ -138,3 +138,8 @@ def many_flows(split: str, index: int) -> Scenario:
     )
     link = Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
     return Scenario(f"flows/{split}/{index}", link, flows, duration_s=20.0, seed=index)
+
+
+def most_flows(split: str, index: int) -> Scenario:
+    """Those of `many_flows` that have 32."""
+    return many_flows(split, 3 * index + 2)

@@ -29,7 +29,7 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
 ARRIVE, RECEIVED, RELEASE, ACK, PACED, TIMER, BEGIN = range(7)
 _DELAYED_ACK = 40_000_000
 _JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW = 1 << 20, 1 << 21, 1 << 22
-_PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
+PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
 _Times = Iterable[tuple[int, int]]
 
@@ -342,7 +342,7 @@ def capacity(link: Link, begin: int, end: int) -> int:
         for time in (begin, end):
             periods, rest = divmod(time + start, trace.period_ns)
             counts.append(periods * len(trace.times_ns) + bisect_right(trace.times_ns, rest))
-        return (counts[1] - counts[0]) * _PACKET_BITS
+        return (counts[1] - counts[0]) * PACKET_BITS
     if not link.changes:
         return round((link.rate_mbps or 0.0) * 1e6) * max(end - begin, 0)
     schedule = rate_schedule(link)
@@ -367,7 +367,7 @@ def best_window(
     bits = min(capacity(link, end - span, end), policed)
     spans = times or [flow.span_ns for flow in scenario.flows]
     active = max(sum(max(start, now) < min(stop, end) for start, stop in spans), 1)
-    return Fraction(bits + _PACKET_BITS, _PACKET_BITS * active)
+    return Fraction(bits + PACKET_BITS, PACKET_BITS * active)
 
 
 def service_at(link: Link, departure: int) -> int:
@@ -376,7 +376,7 @@ def service_at(link: Link, departure: int) -> int:
         return 0
     # Nothing departs in an outage, nor before the first rate.
     rates = [rate for at, rate in rate_schedule(link) if rate and at < departure]
-    return -(-_PACKET_BITS // rates[-1]) if rates else 0
+    return -(-PACKET_BITS // rates[-1]) if rates else 0
 
 
 def conditions_at(link: Link, time: int) -> tuple[int, float]:

@@ -123,6 +123,7 @@ _OURS = {
     **{name: Suite(partial(families.hard_link, name), 64) for name in families.HARD},
     "world": Suite(mixed.world_link, TEST_LINKS, mixed.MOST_AGENTS),
     "flows": Suite(mixed.many_flows, 24, 32),
+    "flows-32": Suite(mixed.most_flows, 8, 32),
     "genet": Suite(families.genet_link, TEST_LINKS),
     "aurora": Suite(families.training_link, TEST_LINKS),
     "aurora-sweep": _links("aurora-sweep", families.SWEEPS, 60.0),
