@@ -216,7 +216,8 @@ class _Told(Progress):
                 if scores:
                     each.on_score(scores)
         except BaseException as error:
-            if threading.current_thread() is not threading.main_thread():
+            here = threading.current_thread() is threading.main_thread()
+            if not here or isinstance(error, KeyboardInterrupt):  # Ctrl-C a second time
                 raise
             self.raised = self.raised or error
             with suppress(KeyboardInterrupt):  # a signal came before; the run is saved

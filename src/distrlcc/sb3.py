@@ -32,6 +32,7 @@ from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 with naming_extras():
     from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.torch_layers import FlattenExtractor
     from stable_baselines3.common.vec_env import VecEnv
 
     from distrlcc.env.vector import make_vector_env
@@ -102,13 +103,18 @@ class VecLink(VecEnv):
         """Write a model that was trained on these links as a policy file.
 
         Raises:
-            PolicyFileError: Its network is not dense layers alone, or saw what VecNormalize made.
+            PolicyFileError: Its network is not dense layers alone, or saw something else than
+                observations as they are.
         """
         normalised = model.get_vec_normalize_env()
         if normalised is not None and normalised.norm_obs:
             raise PolicyFileError(
                 "the model saw observations that VecNormalize had changed; train it with "
                 "norm_obs=False"
+            )
+        if type(model.policy.features_extractor) is not FlattenExtractor:
+            raise PolicyFileError(
+                "the model has a features extractor of its own, which a policy file cannot hold"
             )
         arrays = {k: v.numpy(force=True) for k, v in model.policy.state_dict().items()}
         activation = type(model.policy.activation_fn()).__name__.lower()  # type: ignore[operator]

@@ -269,12 +269,13 @@ class Storage:
 
     def owner(self) -> Owner | None:
         """Return the process that stores here at present, or None."""
-        for pause in (limits().retry, 0.0):
+        for again in (True, False):
             if (data := self.read(OWNER)) is None:
                 break
             with suppress(ValueError, RecursionError):
                 return msgspec.json.decode(data, type=Owner)
-            time.sleep(pause)  # some storages show a note that is half written
+            if again:
+                time.sleep(limits().retry)  # some storages show a note that is half written
         return None
 
     def _owns(self) -> bool:

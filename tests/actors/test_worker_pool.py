@@ -258,7 +258,7 @@ def test_late_segments_are_refused_and_named_each_time() -> None:
         taker.until(lambda: pool.queue.refused[LATE] >= 3, "late segments")
         late = [event for event in taker.events if "were late" in event]
         assert set(late) == {
-            f"refused: 75% of the steps of {engine.workers[1]} were late (more than 30%); the "
+            f"refused: 38% of the steps of {engine.workers[1]} were late (more than 30%); the "
             "machine is too slow for so many links"
         }
         assert len(late) >= 2
@@ -267,7 +267,7 @@ def test_late_segments_are_refused_and_named_each_time() -> None:
 
 
 class LateSegments(InProcessEngine):
-    """Worker 1 reports that three quarters of its steps were late."""
+    """Worker 1 reports that three eighths of its steps were late."""
 
     def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
         answer = super().call(worker, method, *args)
@@ -276,7 +276,7 @@ class LateSegments(InProcessEngine):
         def tell(done: Future[Any]) -> None:
             result = done.result()
             for segment in getattr(result, "segments", ()) if worker.index == 1 else ():
-                segment.stats.timed_steps, segment.stats.late_steps = 8.0, 6.0
+                segment.stats.timed_steps, segment.stats.late_steps = 8.0, 3.0
             told.set_result(result)
 
         answer.add_done_callback(tell)

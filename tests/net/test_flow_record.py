@@ -19,7 +19,7 @@ COUNT = 50_000
 
 
 def _step(number: int) -> Step:
-    return Step(number * 0.01, 0.01, number % 7, 0.0, 0.0401234567, 12.5, 3.0, 0.04)
+    return Step(number * 0.01, 0.01, number % 7, 0.0, 0.0401234567, 12.5, 3.0, 0.04, 0.0)
 
 
 def _peak(act: Callable[[], object]) -> float:

@@ -14,6 +14,7 @@ import pytest
 
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import LinkError
+from distrlcc.evaluation.contender import PolicyController
 from distrlcc.net.flow_record import Sent, Step
 from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.sending import Request, send
@@ -21,6 +22,7 @@ from distrlcc.net.udp_socket import UdpSocket
 from distrlcc.transport import wire
 from distrlcc.transport.handshake import Admission, Session
 from distrlcc.transport.wire import Answer, Hello, Kind
+from tests.evaluation.made import make_policy, policy_contender
 from tests.hosts import wait_until
 
 WINDOW = 32.0
@@ -70,6 +72,16 @@ def test_a_flow_lasts_as_long_as_it_shall(served: Served) -> None:
     assert 0.0 < sent.min_rtt_ms <= sent.mean_rtt_ms
     assert sum(step.acked for step in steps) <= sent.acked
     assert all(step.cwnd == WINDOW for step in steps)
+
+
+def test_steps_tell_where_a_policys_guard_acts(served: Served) -> None:
+    policy = make_policy(action="fine", guard=0.05)
+    policy.arrays["policy_head.bias"][8] = 1e6  # it doubles the window in each step
+    steps: list[Step] = []
+    controller = PolicyController(policy_contender(policy))
+    sent = send(served.socket.address, controller, Request(0.5), on_step=steps.append)
+    assert sent.failure == ""
+    assert max(step.guarded for step in steps) == 1.0
 
 
 def _ask(client: UdpSocket, datagram: bytes) -> bytes:

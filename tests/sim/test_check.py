@@ -73,6 +73,11 @@ MUTANTS = {
         "packets_between(link, times[n], rates[n], 0, end)",
     ),
     "base RTT without service": ("base += float(service)", "base += 0.0"),
+    "used is all that ever was": ("used - link_results[n, col.TOTAL_USED]", "used"),
+    "the bucket's total is a step's": (
+        "capacity = total - link_results[n, col.TOTAL_CAPACITY]",
+        "capacity = total",
+    ),
     "the bucket lets pass what it had not": (
         "total = max(min(whole, policed), used)",
         "total = whole",
@@ -211,8 +216,8 @@ KINDS = {
     "a packet as": r"loss=0.0.*ack_tick_ms=0.0, delayed_acks=True",
     "a live link's departure": "trace='.*(codel|pie)",
     "a live link's drops": "codel|pie",
-    "a live link's losses": r"loss=0\.[03].*(codel|pie)",
-    "random losses": r"loss=0\.[03]",
+    "a live link's losses": r"loss=0\.(01|3).*(codel|pie)",
+    "random losses": r"loss=0\.(01|3)",
     "base RTT": "trace=None.*changes=\\(\\)",
     "silence": r"rate_mbps=0\.0\b",
 }

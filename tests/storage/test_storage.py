@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +237,14 @@ def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
             other(storage).claim().__enter__()
         own = storage.owner()
         assert own is not None
+        whole = storage.read(OWNER)
+        assert whole is not None
+        storage.write(OWNER, whole[:9])  # another is in the middle of it
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(storage.owner)
+            time.sleep(0.1)
+            storage.write(OWNER, whole)
+            assert found.result(10.0) == own
         far = Owner("far", "elsewhere", 1, "another/machine/1")
         storage.write(OWNER, b"{}")
         before = storage.names()

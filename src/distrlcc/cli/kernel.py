@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distrlcc.net.kernel_tcp import KernelControl
 
 _NAME = "distrlcc"
-_SUITES, _LINKS, _SECONDS = ("random", "dynamic", "cellular", "shared-4"), 8, 10.0
+_SUITES, _LINKS, _SECONDS = ("random", "dynamic", "slow", "shared-4"), 8, 10.0
 _SAME = 0.999
 """Least share of the same decisions."""
 

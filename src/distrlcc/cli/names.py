@@ -91,6 +91,7 @@ _ABOUT = {
         "long": "RTT 150-800 ms, half lose up to 1% at random",
         "world": "most of this mixed, with up to sixteen agents and rivals",
         "flows": "4, 16 or 32 agents",
+        "flows-32": "32 agents",
         "genet": "Genet's widest ranges of links",
         "aurora": "Aurora's training links",
         "aurora-sweep": "30 Mbit/s, 60 ms, with one of rate, delay, queue and loss changed",

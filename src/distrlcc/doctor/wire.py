@@ -31,7 +31,7 @@ class Wire:
     """What was measured between here and there."""
 
     round_trip_ms: float
-    """Shortest of twenty at most."""
+    """Shortest of up to twenty."""
     offset_ms: float
     """Their clock minus ours, from the shortest round trip, as NTP does."""
     up_mbit: float

@@ -76,9 +76,9 @@ def same_action(
 ) -> tuple[float, int]:
     """Run a policy on simulated links, and ask its integer twin at each step what it would do.
 
-    Returns the share of decisions that are the same, with the same draws, and so are the windows
-    that the guard leaves of them; and how many there were. The twin keeps its own features and
-    recurrent state, but is told the previous action.
+    Returns the share of decisions that agree, given the same draws, in the action or the rate, and
+    in the window that the guard leaves of an action; and how many there were. The twin keeps its
+    own features and recurrent state, but is told the previous action.
     """
     # The links, with the policy as every agent.
     assert contender.policy is not None

@@ -103,7 +103,8 @@ class CollectStats:
 
 MOST_LATE_LEARNED = 0.3
 """Of a batch of which a larger share of steps was late nothing is learned: it shows more of a busy
-machine than of its links. With 34% delays of 27 round trips were seen, which no queue held."""
+machine than of its links. With 34% late, delays of 27 round trips were
+seen, which no queue held."""
 SILENT_STEPS = 2
 """An episode of fewer steps is not called silent."""
 SILENT_SHARE = 0.9

@@ -40,7 +40,7 @@ class Step(NamedTuple):
     inflight: float
     smoothed_rtt: float
     """RFC 6298's at the end of the step, s; 0 before the first sample."""
-    guarded: float = 0.0
+    guarded: float
     """1 where a policy's guard held a lower window than it chose."""
 
 

@@ -110,6 +110,8 @@ def run(
             else:
                 tuner = _tuner(config, *place)
             results = _fit(tuner)
+        if watch.failure is not None:
+            raise watch.failure
         if watch.stopped:
             return watch.stopped, {}
         errors = {_member_number(r.path): str(r.error).strip() for r in results if r.error}
@@ -375,7 +377,8 @@ class _Watcher(tune.Callback):
             with reading(OutputError, f"cannot read {checkpoint.path}"):
                 watch.recorder.keep(decode(read(REPORT)), lambda: read(POLICY))
         except OutputError as error:
-            watch.failure = error  # Ray Tune logs what is raised here, and goes on
+            watch.failure = error
+            raise  # Ray Tune goes on, but as if the member had not saved
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
         watch = _WATCH.get()
