@@ -270,7 +270,7 @@ def _compare_link(
         total = max(min(capacity(link, 0, now), policed) / PACKET_BITS, row[col.TOTAL_USED])
         carried = total - before[1]
     if row[col.USED] != row[col.TOTAL_USED] - before[0]:
-        return f"used: kernel {row[col.USED]}, its total {before[0]} before, then {row[col.TOTAL_USED]}"
+        return f"used: {row[col.USED]}, in all {before[0]} before, then {row[col.TOTAL_USED]}"
     rates = [] if link.trace is not None else [r for at, r in rate_schedule(link) if at <= now]
     service = PACKET_BITS / rates[-1] if rates and rates[-1] else 0.0
     base = 2 * conditions_at(link, now)[0] + service
