@@ -269,12 +269,12 @@ def _send_nan(spec: RankSpec, job: Disturbed) -> None:
 
 
 def _be_late(spec: RankSpec, job: Disturbed) -> None:
-    """Most of rank 1's steps are late in one update, all ranks' in the next."""
+    """Too many of rank 1's steps are late in one update, and of all ranks' in the next."""
 
     def mark(group: Any, state: Any, batch: Any, stats: Any) -> None:
         late = state.counters.update - job.update
         stats.timed_steps = stats.steps
-        stats.late_steps = stats.steps * (0.75 if late == 1 or (late, spec.slot) == (0, 1) else 0.4)
+        stats.late_steps = stats.steps * (0.4 if late == 1 or (late, spec.slot) == (0, 1) else 0.2)
 
     _before("parallel.decentralized", "ElasticGroup", "update", mark)
 
