@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from distrlcc.net.kernel_tcp import KernelControl
 
 _NAME = "distrlcc"
-_SUITES, _LINKS, _SECONDS = ("random", "dynamic", "slow", "shared-4"), 8, 10.0
+_SUITES = ("random", "dynamic", "cellular", "slow", "shared-4")
+_LINKS, _SECONDS = 8, 10.0
 _SAME = 0.999
 """Least share of the same decisions."""
 
