@@ -608,6 +608,11 @@ def resumed(folder: Path) -> tuple[Document, Parse]:
     return texts(tree, as_toml), from_file(run.path / "config.toml", read)
 
 
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "retry=0.0001")
+
+
 @pytest.mark.parametrize("name", PARSERS)
 def test_only_errors_of_our_own_come(tmp_path: Path, name: str) -> None:
     fuzz(*PARSERS[name](tmp_path))
