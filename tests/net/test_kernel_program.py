@@ -130,6 +130,32 @@ def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
         random_interval(rng, row)
 
 
+def test_decisions_of_which_the_guard_left_less_are_counted(trial: Trial) -> None:
+    policy = random_policy("scale-free-spread", "fine", hidden=(8,), guard=0.05)
+    whole = quantise(policy, ACTIONS["fine"])
+    most = int(whole["factor"].argmax())  # whatever it answers raises the window most
+    for field in ("factor", "offset"):
+        whole[field][:] = whole[field][most]
+    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
+    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    stats = np.frombuffer(trial.data(layout.STATS), layout.STATS_TYPE, 1)[0]
+
+    def lowered(acked: int = 100, limited: int = 0, on: int = 0, window: int = 40) -> int:
+        memory["connection"] = np.zeros((), layout.CONNECTION)
+        connection, before = memory["connection"], int(stats["lowered"])
+        connection["cwnd"], connection["limited"] = 100 * ONE, limited
+        connection["now"]["acked"] = acked
+        connection["guard"]["on"], connection["guard"]["window"] = on, window * ONE
+        memory["mode"] = BEGIN
+        trial.run()
+        return int(stats["lowered"]) - before
+
+    # What was acknowledged bounds growth; then CUBIC's rule; the application's limit is no guard.
+    assert (lowered(), lowered(acked=0)) == (0, 1)
+    assert (lowered(on=1), lowered(on=1, window=4000)) == (1, 0)
+    assert (lowered(acked=0, limited=1), lowered(limited=1, on=1)) == (0, 1)
+
+
 def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     policy = POLICIES["one"]
     whole = quantise(policy, ACTIONS["fine"])

@@ -364,6 +364,7 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
         "one": True,
         "kernel-one": True,
     }
+    assert 0.0 < schemes["kernel-one"]["overall"]["guarded"]["mean"] < 0.9
     # Three flows at once share what the link carries.
     assert (together["sender"], together["flows"]) == ("kernel-one", 3)
     for world in ("emulated", "simulated"):

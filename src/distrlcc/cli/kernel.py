@@ -108,8 +108,9 @@ def _report(control: KernelControl) -> str:
         "fell back to CUBIC\n"
         f"  decisions    {figures['decisions']} of {figures['decision_us']:.1f} µs, the longest "
         f"{figures['longest_us']:.0f}; {figures['acks']} ACKs\n"
-        f"  guard        began {figures['guard_entries']} times and ended "
-        f"{figures['guard_exits']} times, {figures['guard_s']:.1f} s in all\n"
+        f"  guard        left {figures['guarded']:.2%} of them less than was chosen; CUBIC's rule "
+        f"began {figures['guard_entries']} times, ended {figures['guard_exits']} times, "
+        f"{figures['guard_s']:.1f} s in all\n"
         f"  {figures['limited']} steps were limited by the application"
     )
 
@@ -201,6 +202,7 @@ def _figures(control: KernelControl) -> dict[str, Any]:
         "open": counts["sockets"] - counts["released"],
         "decision_us": counts["ns"] / max(counts["decisions"], 1) / 1e3,
         "longest_us": counts["max_ns"] / 1e3,
+        "guarded": control.guarded_share(),
         "guard_s": counts["guard_us"] / 1e6,
     }
 

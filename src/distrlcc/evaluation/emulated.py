@@ -34,6 +34,7 @@ from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, ERROR, Part
 from distrlcc.net.direction import FULL_BYTES
 from distrlcc.net.flow_record import MOST_LATE
+from distrlcc.net.kernel_tcp import find_control
 from distrlcc.net.link_config import require_plain_link
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
@@ -190,10 +191,13 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         OutputError: Nothing crossed the link.
         TraceError: The log cannot be read.
     """
+    first = flows[0]
+    control = find_control(first.contender.control) if first.contender.control else None
+    before = control.counts() if control else None
     with TemporaryDirectory(prefix="distrlcc-") as folder:
         # Run it; senders and emulator may each take their time to start.
         place = Path(folder)
-        whole, own, first = place / "up.log", place / "own.log", flows[0]
+        whole, own = place / "up.log", place / "own.log"
         ports = {FIRST_PORT: own} if len(scenario.flows) > 1 else {}
         words = emulation(scenario, flows, place, log=whole, port_logs=ports)
         run_emulation(words, scenario.duration_s)
@@ -214,7 +218,10 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
             sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
             edges_s = (np.array([log.warm_ms, log.end_ms]) - log.begin_ms) / 1e3
             figures |= {key: float(value[0]) for key, value in sender.over(edges_s).items()}
-            figures["guarded"] = float(sender.guarded_share(edges_s)[0])
+            if control is None:
+                figures["guarded"] = float(sender.guarded_share(edges_s)[0])
+            else:  # of all its flows on the link
+                figures["guarded"] = control.guarded_share(since=before)
         return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
 
 

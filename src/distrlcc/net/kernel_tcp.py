@@ -140,6 +140,13 @@ class KernelControl:
         """Return what the program has counted."""
         return {name: int(self.counted[name]) for name in layout.STATS_TYPE.names or ()}
 
+    def guarded_share(self, since: dict[str, int] | None = None) -> float:
+        """Return of how many decisions, since counts were taken, the guard left less than chosen."""
+        made, lowered = (
+            int(self.counted[name]) - (since or {}).get(name, 0) for name in ("decisions", "lowered")
+        )
+        return lowered / max(made, 1)
+
     def places(self) -> NDArray[np.void]:
         """Return the places of a policy that follows, in the process that loaded it."""
         assert self.loaded is not None
@@ -306,12 +313,12 @@ def _refusals(what: str) -> Iterator[None]:
 
 def _control(policies: int, control: int, stats: int, link: int | None = None) -> KernelControl:
     """Return what these maps hold; no policies where another version's are of another size."""
-    slots = bpf.map_array(policies)
+    slots, counts = bpf.map_array(policies), layout.STATS_TYPE
     fits = len(slots) == 2 * layout.POLICY.itemsize
     return KernelControl(
         control=bpf.map_array(control).view(layout.CONTROL_TYPE).reshape(()),
         policies=slots[: len(slots) * fits].view(layout.POLICY),
-        counted=bpf.map_array(stats).view(layout.STATS_TYPE).reshape(()),
+        counted=bpf.map_array(stats, counts.itemsize).view(counts).reshape(()),
         link=link,
     )
 

@@ -15,6 +15,7 @@ from distrlcc.sim.families import (
     cellular_link,
     changing_link,
     draws,
+    in_whole_ms,
     time_between,
     with_fall,
     with_jitter,
@@ -34,10 +35,11 @@ def world_link(split: str, index: int) -> Scenario:
     a flow of CUBIC, BBR or Copa beside them on a quarter of those with one or two, on a third of
     which it comes later and ends after 20 packets to 8 s of the link. Alone, an agent has a
     constant link (45%: a tenth of them silent at first, an eighth fall, a twentieth have a
-    policer), one that changes (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on
-    35% of all links, as in ``jitter``, packets before the queue by as much on 8%, and 20% of those
-    that are no traces lose up to 3% of their packets at random. On 10% CoDel or PIE stands in place
-    of droptail; half of these mark what CUBIC sends.
+    policer, a tenth serve in whole ms, as in ``whole-ms``), one that changes (30%) or a generated
+    trace (25%). ACKs jitter by up to 0.2-8 ms on 35% of all links, as in ``jitter``, packets before
+    the queue by as much on 8%, and 20% of those without opportunities of their own lose up to 3% of
+    their packets at random. On 10% CoDel or PIE stands in place of droptail; half of these mark
+    what CUBIC sends.
     """
     u = draws("world", split, index, 40)
     agents = _count(u[0], _CROWDS)
@@ -52,6 +54,8 @@ def world_link(split: str, index: int) -> Scenario:
             link = with_fall(link, u[10:11])
         elif u[9] < 0.275:
             link = policed(link, u[21:23])
+        elif u[9] < 0.375:
+            link = in_whole_ms(link, u[24:27])
         scenario = Scenario("world", link)
     else:
         scenario = changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)

@@ -270,6 +270,8 @@ __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
  */
 static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 {
+	__s64 unguarded = c->limited ? least(new, old) : new;
+
 	if (POLICY_OF(c)->growth)
 		new = greatest(bounded(c, old, new), POLICY_OF(c)->least_window);
 	if (c->limited && new > old) {
@@ -277,7 +279,9 @@ static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 		new = old;
 	}
 	if (c->guard.on)
-		return POLICY_OF(c)->actions ? least(new, c->guard.window) : old;
+		new = POLICY_OF(c)->actions ? least(new, c->guard.window) : old;
+	if (new != unguarded)
+		__sync_fetch_and_add(&stats.lowered, 1);
 	return new;
 }
 
