@@ -194,7 +194,7 @@ class SenderLog:
     """Until then, retransmitted ones among them; 0 where nothing is ever retransmitted."""
     retransmitted_packets: FloatArray
     guarded: FloatArray
-    """1 where a policy's guard held a lower window than it chose; NaN: a flow of the kernel's does not say."""
+    """1 where a policy's guard held a lower window than it chose; NaN: the kernel does not say."""
 
     def guarded_share(self, edges_s: FloatArray) -> FloatArray:
         """Return in how much of the time it did, in B buckets with edges ``[B + 1]``."""

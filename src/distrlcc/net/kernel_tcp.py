@@ -141,10 +141,9 @@ class KernelControl:
         return {name: int(self.counted[name]) for name in layout.STATS_TYPE.names or ()}
 
     def guarded_share(self, since: dict[str, int] | None = None) -> float:
-        """Return of how many decisions, since counts were taken, the guard left less than chosen."""
-        made, lowered = (
-            int(self.counted[name]) - (since or {}).get(name, 0) for name in ("decisions", "lowered")
-        )
+        """Return of what share of decisions, since counts were taken, the guard left less."""
+        now, before = self.counts(), since or dict.fromkeys(("decisions", "lowered"), 0)
+        made, lowered = (now[name] - before[name] for name in ("decisions", "lowered"))
         return lowered / max(made, 1)
 
     def places(self) -> NDArray[np.void]:
