@@ -259,7 +259,8 @@ def train(
     place = Path(out)
     began = RunDirectory.read_config(place, RunConfig) if resume else named(recipe)
     texts = {
-        k: "none" if v is None else json.dumps(v, default=_plain) for k, v in overrides.items()
+        k: "none" if v is None else json.dumps(v, default=_plain, ensure_ascii=False)
+        for k, v in overrides.items()
     }
     config = override(began, [f"{key}={text}" for key, text in texts.items()])
     options = RunOptions(place, resume=resume, tensorboard=False)

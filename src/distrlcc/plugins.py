@@ -204,7 +204,7 @@ def load(kind: str, reference: str) -> tuple[Any, str]:
 
 def _files(place: str, wanted: str | None) -> list[Path]:
     """Return where a file may be; one with a hash also here, and in the folders of `FOLDERS`."""
-    path = Path(place).expanduser().absolute()
+    path = Path(os.path.expanduser(place)).absolute()  # which never fails
     if not wanted:
         return [path]
     folders = [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.thread_engine import InProcessEngine
-from distrlcc.actors import worker_table
+from distrlcc.actors import segment_queue, worker_table
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
@@ -182,6 +182,15 @@ def test_without_any_worker_it_fails_after_a_while(tmp_path: Path) -> None:
     with pytest.raises(GroupError, match="saved after update 0"):
         _train(job, InProcessEngine(0))
     assert saved(tmp_path / "run")["counters"]["update"] == 0
+
+
+def test_where_all_segments_are_late_it_fails_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "patience=0.5")
+    monkeypatch.setattr(segment_queue, "MOST_LATE_LEARNED", -1.0)
+    with pytest.raises(GroupError, match=r"all \d+ segments of the last 0.5 s were refused"):
+        _train(_begin(tmp_path / "run", override(PPO, [f"total_steps={ENDLESS}"])))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

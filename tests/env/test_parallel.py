@@ -90,6 +90,12 @@ def test_the_numbers_are_the_vector_environments(config: EnvConfig) -> None:
     assert compared > 20
 
 
+def test_changes_are_as_make_vec_has_them() -> None:
+    assert SharedLinkParallelEnv(agents=5, reward="aurora").max_num_agents == 5
+    with pytest.raises(ConfigError, match="unknown setting 'agents_'"):
+        SharedLinkParallelEnv(agents_=2)
+
+
 def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     monkeypatch.delitem(sys.modules, "distrlcc.env.parallel")

@@ -79,11 +79,27 @@ def test_capacity_follows_the_schedule_and_the_trace() -> None:
 
 
 def test_a_silent_flow_is_not_a_number_and_not_an_error() -> None:
-    flows = (Flow(start_s=0.0, stop_s=0.5),)
-    scenario = Scenario("silent", Link(rate_mbps=RATE), flows, duration_s=3.0)
-    scores = _measured("fixed", scenario)
+    outage = (Change(0.3, rate_mbps=0.0), Change(3.9, rate_mbps=RATE))
+    scenario = Scenario("silent", Link(rate_mbps=RATE, changes=outage), duration_s=4.0)
+    flows = (Flow(stop_s=3.5),)
+    scores = _measured("fixed", replace(scenario, flows=flows))
     assert scores["utilisation"][0] == scores["power"][0] == 0
     assert np.isnan(scores["mean_rtt_ms"][0])
+
+
+def test_a_flow_is_measured_to_its_own_end() -> None:
+    link = Link(rate_mbps=RATE, delay_ms=20.0, queue_packets=100)
+    scenarios = [Scenario("all", link, duration_s=4.0)]
+    scenarios.append(Scenario("part", link, (Flow(stop_s=4.0),), duration_s=10.0))
+    for name, values in _measured("oracle", *scenarios).items():
+        assert values[0] == pytest.approx(values[1], rel=0.01, nan_ok=True), name
+
+
+def test_a_trace_without_a_delay_has_a_base_of_a_millisecond() -> None:
+    scenario = Scenario("bare", Link(trace="constant:12", delay_ms=0.0, queue_packets=50))
+    scores = _measured("cubic", scenario)
+    assert 0.01 < scores["power"][0] <= 1.0
+    assert scores["queueing_delay_rtt"][0] <= 51.0
 
 
 def test_a_policy_acts_from_its_flows_start_on() -> None:
@@ -252,6 +268,19 @@ def test_a_window_that_fits_one_rate_never_fits_the_other() -> None:
     down, up = recovery_times(Contender("fixed"), [scenario])
     assert down < 1.0  # nothing to do: what was in flight fits now
     assert math.isinf(up)
+
+
+def test_what_recovers_has_round_trips_of_its_own_and_losses_are_no_change() -> None:
+    changes = (Change(2.0, rate_mbps=6), Change(4.0, rate_mbps=12))
+    noted = (changes[0], Change(2.1, loss=0.001), changes[1])
+    far = (Flow(extra_rtt_ms=60.0),)
+    scenarios = [
+        Scenario("far", Link(rate_mbps=12, changes=changes), far, duration_s=6.0),
+        Scenario("lossy", Link(rate_mbps=12, changes=noted), duration_s=6.0),
+    ]
+    times = recovery_times(contender_from_scheme("oracle"), scenarios)
+    assert len(times) == 4
+    assert (times[:2] <= 5.0).all()
 
 
 def test_links_that_never_change_may_stand_beside_others_that_do() -> None:

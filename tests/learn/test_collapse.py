@@ -108,6 +108,8 @@ def test_one_bad_update_is_forgiven_and_nothing_bad_is_kept() -> None:
     run = _Run(AlarmConfig(patience=5))
     run.see(FINE, BROKEN)
     assert run.restored == [0]
+    run.see(FINE, BROKEN)  # numbers that are none wait for no rest
+    assert run.restored == [0, 0]
 
 
 def test_extra_entropy_falls_to_nothing() -> None:

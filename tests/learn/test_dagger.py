@@ -1,6 +1,7 @@
 """DAgger: learning on toys, the data set's ring, seeds and resumes."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from distrlcc.learn.config import DaggerConfig
 from distrlcc.learn.dagger import Dagger, LabelledSteps
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.rollout import Rollout
+from distrlcc.policy.spec import NETWORKS
 from tests.learn.toys import make_spec, same_weights, say, setup, train
 
 TOY = DaggerConfig(lr=5e-3, minibatch_size=256, rollout_length=32)
@@ -37,6 +39,13 @@ def test_expert_rounds_and_rounds_that_end_early_without_gain() -> None:
     metrics = learner.update(rollout)
     assert (metrics["epochs"], metrics["dataset_samples"]) == (2.0, 2048.0)
     assert all(type(value) is float for value in metrics.values())
+
+
+def test_a_users_network_learns() -> None:
+    examples = Path(__file__).parents[2] / "examples/plugins"
+    kind = NETWORKS.pinned(f"{examples}/network.py:Gated")
+    rewards = train(*setup(Dagger, TOY, kind=kind, hidden=(16,)), 4)
+    assert rewards[-1] > 0.8
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from distrlcc.errors import ConfigError, DatasetError
+from distrlcc.errors import CheckpointError, ConfigError, DatasetError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import GailConfig, PPOConfig
 from distrlcc.learn.gail import (
@@ -123,10 +123,11 @@ def test_bad_demonstrations(tmp_path: Path, config: GailConfig) -> None:
         Gail(GailConfig(), PPO, make_spec())
     with pytest.raises(DatasetError, match="no data set at"):
         Gail(GailConfig(str(tmp_path / "none")), PPO, make_spec())
-    with pytest.raises(DatasetError, match="has action_kind discrete, action_size 3; expected act"):
-        Gail(config, PPO, make_spec("track"))
+    fewer = dataclasses.replace(make_spec(), action_size=2)
+    with pytest.raises(DatasetError, match="an action is not of the action space; collect it"):
+        Gail(config, PPO, fewer)
     write_data(tmp_path / "other", "memory", make_spec())
     changed = dataclasses.replace(config, demonstrations=str(tmp_path / "other"))
     other = Gail(changed, PPO, make_spec())
-    with pytest.raises(DatasetError, match="is not the data set that this run began with"):
+    with pytest.raises(CheckpointError, match="is not the data set that this run began with"):
         other.load_state_dict(Gail(config, PPO, make_spec()).state_dict())

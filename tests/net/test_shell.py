@@ -176,6 +176,16 @@ def test_what_runs_outside_ends_with_all_that_it_started(leaves: str, emulator: 
     wait_until(lambda: find_process(int(said)) is None, 15.0, "the server's end")
 
 
+def test_what_runs_outside_ends_with_an_emulator_that_is_killed(emulator: Any) -> None:
+    outside = "sh -c 'sleep 98766 & echo $!; true'"  # whose parent has ended
+    process = emulator.start(LINK, "--outside", outside, command=["sleep", "60"])
+    pid = int(process.stdout.readline())
+    assert find_process(pid)
+    process.kill()
+    process.wait()
+    wait_until(lambda: find_process(pid) is None, 15.0, "the server's end")
+
+
 def test_a_log_that_cannot_be_written_is_an_error(emulator: Any) -> None:
     code, _, said = emulator.run(LINK, "--log", "/dev/full", command=["true"])
     assert code == 1

@@ -112,6 +112,7 @@ def test_a_file_that_does_not_fit_is_refused(written: Path) -> None:
         ("log_std", np.zeros(3, "f4"), "has log_std"),
         ("trunk.0.weight", np.zeros((16, 6), "f4"), r"\(16, 5\); .* older distrlcc: train it"),
         ("value_head.bias", np.array([np.nan], "f4"), "not finite"),
+        ("normalizer.std", np.zeros(5, "f4"), "not above 0"),
     ],
 )
 def test_missing_extra_misshaped_and_infinite(

@@ -25,7 +25,7 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.collect_data import CollectConfig, ExpertRounds
-from distrlcc.runs.imitation import data_env
+from distrlcc.runs.source import data_env
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import rows, saved, updates
 from tests.trees import same
@@ -245,9 +245,17 @@ def test_a_rank_that_is_killed_ends_all_and_a_resume_goes_on(oracle: Path, tmp_p
 
 def test_two_ranks_learn_gails_reward_from_a_data_set_and_go_on(tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
-    _collect(data, "--steps", 2000, "--num-envs", 16, "--set", "env.episode_s=0.5")
+    small = ("--steps", 2000, "--num-envs", 16, "--set", "env.episode_s=0.5")
+    _collect(data, "--disturb", 0, *small)
     train = ("train", "--no-tensorboard", "--out", run)
     demonstrations = f"gail.demonstrations={data}"
+    # Of another environment, or of random actions, it cannot be.
+    refused = (*train, "gail", "--set", *GAIL.split())
+    line = "env.step_ms is 20.0, the data set was collected with 10.0"
+    _refused(line, *refused, demonstrations, "env.step_ms=20")
+    _collect(tmp_path / "wild", *small)
+    line = "10% of its steps took a random action"
+    _refused(line, *refused, f"gail.demonstrations={tmp_path / 'wild'}")
     assert _run(*train, "gail", "--processes", 2, "--set", demonstrations, *GAIL.split())[0] == 0
     again = (*train, "--resume", "--set")
     assert _run(*again, "total_steps=768")[0] == 0

@@ -15,6 +15,7 @@ from benchmarks.verdict import row_faults
 from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
+from distrlcc.policy.policy_file import load_policy
 from tests.parallel.commands import Command, saved, updates
 from tests.trees import CLOCK, same
 
@@ -25,6 +26,13 @@ DAGGER = f"{SMALL} dagger.rollout_length=16 dagger.minibatch_size=256 dagger.num
 QUICK = ("quickstart", "--set", *PPO)
 UPDATE = 16 * 16
 ENDLESS = "total_steps=100_000_000"
+KILLED_WHEN_SCORED = """
+import os, sys
+from distrlcc.cli.main import main
+from distrlcc.runs.run_state import RunState
+RunState.score = lambda state: os.kill(os.getpid(), 9)
+main(sys.argv[1:])
+"""
 CASES = {
     "ppo": (80, *QUICK),
     "ppo-lstm": (24, *QUICK, "network.kind=lstm"),
@@ -133,6 +141,17 @@ def test_a_resume_that_is_refused_changes_nothing(
     for path in (out / "checkpoints").iterdir():
         path.unlink()
     assert "no checkpoint" in refused("--resume")
+
+
+def test_a_run_that_was_killed_in_its_closing_score_is_scored_by_a_resume(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = _words(out, *QUICK, f"total_steps={3 * UPDATE}")
+    killed = [sys.executable, "-c", KILLED_WHEN_SCORED, *words]
+    assert subprocess.run(killed, timeout=120, check=False).returncode == -signal.SIGKILL
+    assert not (out / "policy.safetensors").exists()
+    assert main(_words(out, "--resume")) == 0
+    assert load_policy(out / "policy.safetensors").notes["steps"] == 3 * UPDATE
+    assert main(_words(out, "--resume")) == 2
 
 
 def test_a_checkpoint_of_another_versions_network_is_refused(

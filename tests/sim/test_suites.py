@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from distrlcc.config import from_toml, to_toml
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.net.link_config import load_scenario
 from distrlcc.plugins import portable
@@ -14,6 +16,7 @@ from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
+    Suite,
     check_agents,
     load_suite,
     pinned_suite,
@@ -272,6 +275,32 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
         assert len(s.flows) <= SUITES["world"].most_flows
     flows = SUITES["flows"].scenarios("test")
     assert [len(s.flows) for s in flows[:3]] == [4, 16, 32]
+
+
+def test_a_users_suite_has_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from distrlcc.sim.scenario import Flow, Link, Scenario\n"
+        "from distrlcc.sim.suites import Suite\n"
+        "def links(split, index):\n"
+        "    schemes = ['cubic' if index % 4 == 2 else 'agent', *['cubic'] * (index == 1)]\n"
+        "    return Scenario(str(index), Link(12.0), tuple(map(Flow, schemes)))\n"
+        "none = lambda: Suite(links, 0)\n"
+    )
+    suite = load_suite(f"{tmp_path}/mine.py:links")
+    with pytest.raises(ConfigError, match=r"it has 2 flows; give Suite\(..., most_flows=2\)"):
+        suite.scenario("train", 1)
+    with pytest.raises(ConfigError, match="held_out is 0"):
+        Suite(suite.build, 0)
+    env = LinkVectorEnv(64, EnvConfig(suites=(f"{tmp_path}/mine.py:links",)))
+    with pytest.raises(ConfigError, match="expected agent first"):
+        env.reset()
+
+
+def test_a_trace_of_an_hour_is_run_for_an_hour(tmp_path: Path) -> None:
+    path = tmp_path / "hour.trace"
+    path.write_text("1\n3600000\n")
+    (scenario,) = trace_suite([str(path)]).scenarios("test")
+    assert scenario.duration_s == 3600.0
 
 
 @pytest.mark.parametrize("name", ["genet", "aurora", "world", "flows", *SHARED])

@@ -10,14 +10,15 @@ import numpy as np
 
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.engine import Engine
-from distrlcc.actors.segment_queue import SegmentQueue
+from distrlcc.actors.segment_queue import LATE, SegmentQueue
 from distrlcc.actors.worker_pool import WorkerPool
 from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.learn.collect import CollectStats
+from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import LocalReducer, Weights
 from distrlcc.learn.rollout import Rollout, concatenate
+from distrlcc.limits import limits
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import Source, Stop, policy_spec
 from distrlcc.runs.stopper import Stopper
@@ -53,7 +54,8 @@ class ActorSource(Source):
         self._update = 0
         self._taken: list[Segment] = []  # of the newest batch
         self._events: list[str] = []  # since the newest update's metrics
-        self._waited = self._began = 0.0
+        self._waited = self._began = self._patience_ends = 0.0
+        self._late = 0  # segments that were refused before this update
         self._failure: Exception | None = None
         self._pool: WorkerPool
         self._table: WorkerTable
@@ -91,6 +93,7 @@ class ActorSource(Source):
         pool, count = self._pool, self._config.actors.per_update
         self._update, self._taken, begin = weights.version, [], perf_counter()
         pool.publish(weights)
+        self._late, self._patience_ends = self.queue.refused[LATE], begin + limits().patience
         if self._stops():
             return None
         try:
@@ -118,6 +121,13 @@ class ActorSource(Source):
             self._failure = GroupError(
                 f"no worker is left for {config.actors.wait_workers:g} s; saved after update "
                 f"{self._update}, go on with --load (distrlcc node) or --resume (distrlcc train)"
+            )
+        refused = self.queue.refused[LATE] - self._late
+        if refused and perf_counter() > self._patience_ends and not len(self.queue):
+            self._failure = GroupError(
+                f"all {refused} segments of the last {limits().patience:g} s were refused: "
+                f"more than {MOST_LATE_LEARNED:.0%} of their steps were late; the machines are too "
+                "slow for so many links"
             )
         late = bool(config.max_seconds) and seconds >= config.max_seconds
         return late or self._failure is not None

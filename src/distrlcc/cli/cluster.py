@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import sys
 from argparse import Namespace
 from dataclasses import asdict
@@ -59,9 +60,10 @@ def run_start(args: Namespace) -> int:
     flags = [*_ray_flags(args), f"--include-dashboard={str(not args.no_dashboard).lower()}"]
     scaling = args.autoscaling_config
     if scaling is not None:
-        if not scaling.expanduser().is_file():
+        path = Path(os.path.expanduser(scaling))
+        if not path.is_file():
             raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")
-        flags.append(f"--autoscaling-config={scaling.expanduser().resolve()}")
+        flags.append(f"--autoscaling-config={path.resolve()}")
     node = start_head(
         args.listen,
         args.port,

@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 from distrlcc.cli.output import add_json, emit_json
 from distrlcc.cli.parser import Parser
+from distrlcc.errors import ConfigError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,6 +31,8 @@ def run(args: Namespace) -> int:
     """Check; 1 when anything fails."""
     from distrlcc.doctor.findings import Verdict, print_findings, worst
 
+    if args.interface and (args.cluster or not args.address):
+        raise ConfigError("--interface is for --address HOST:PORT without --cluster")
     if args.cluster:
         from distrlcc.cluster.state import node_here
         from distrlcc.doctor.cluster import check_cluster

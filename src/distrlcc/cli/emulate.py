@@ -84,6 +84,8 @@ def run(args: Namespace) -> int:
     if args.emulator == "mahimahi":
         if link.waits:
             raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
+        if args.seed is not None:
+            raise ConfigError("--seed: mahimahi's losses have seeds of their own; leave it out")
         if args.log_port:
             raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
         logs = (args.log, args.log_down)
@@ -119,7 +121,7 @@ def _logs(args: Namespace) -> tuple[list[tuple[Path, int | None]], list[tuple[Pa
     """Return the files of the uplink's and the downlink's logs, and the port of each."""
     up: list[tuple[Path, int | None]] = [] if args.log is None else [(args.log, None)]
     for port, file in args.log_port:
-        if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        if not port.isdecimal() or len(port) > 5 or not 1 <= int(port) <= 65535:
             raise ConfigError(f"--log-port {port} {file}: expected a port from 1 to 65535 first")
         up.append((Path(file), int(port)))
     down: list[tuple[Path, int | None]] = [] if args.log_down is None else [(args.log_down, None)]

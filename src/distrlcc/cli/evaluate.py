@@ -188,7 +188,7 @@ def _evaluate(
     kernels = [contender for contender in contenders if contender.is_kernel]
     if args.flows and not kernels:
         raise ConfigError("--flows: no sender is in the kernel's TCP; add --as kernel")
-    drawn = _drawn_links(args.series, scenarios)
+    drawn = _drawn_links(args.series, scenarios, report=args.out is not None)
     check_report(args.out)
     # The runs and their table.
     measured = _measure(args, contenders, scenarios, drawn if args.out else ())
@@ -260,6 +260,8 @@ def _scenarios(args: Namespace) -> list[Scenario]:
     link = {_OF_TRACES[name]: value for name, value in given.items() if value is not None}
     if link and not args.trace:
         raise ConfigError("--delay, --queue and --loss are for --trace; suites have their own")
+    if args.links and args.trace and args.suite is None:
+        raise ConfigError("--links is for --suite; of --trace all run that are named")
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
         links = args.links or (_EMULATED_LINKS if args.world == "emulated" else None)
@@ -268,13 +270,20 @@ def _scenarios(args: Namespace) -> list[Scenario]:
         scenarios += trace_suite(args.trace, **link).scenarios("test")
     for scenario in scenarios:
         check_agents(scenario)
+        if scenario.flows[0].packets is not None:
+            raise ConfigError(
+                f"{scenario.name}: its first flow ends after some packets; expected one that sends "
+                "on (distrlcc fairness measures flows of a size)"
+            )
     return scenarios
 
 
-def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
+def _drawn_links(names: str, scenarios: Sequence[Scenario], *, report: bool) -> tuple[int, ...]:
     """Return the places of the links that the report draws over time; the first two by default."""
     if not names:
         return tuple(range(min(2, len(scenarios))))
+    if not report:
+        raise ConfigError("--series names links that the report draws; give --out, too")
     known = [scenario.name for scenario in scenarios]
     for name in names_in(names):
         if name not in known:

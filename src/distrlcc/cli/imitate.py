@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
 
 def _config(args: Namespace) -> tuple[ImitateConfig, StoredData]:
     from distrlcc.data.reader import StoredData
-    from distrlcc.runs.imitation import data_env
+    from distrlcc.runs.source import data_env
 
     if args.resume:
         if args.out is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distrlcc.cli.output import add_json, counted, emit_json, note
 from distrlcc.cli.parser import Parser, number
+from distrlcc.errors import ConfigError
 from distrlcc.policy.spec import DEFAULT
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def run_load(args: Namespace) -> int:
     require_kernel()
     if not args.swap:
         check_name(args.name)
+    elif args.keep:
+        raise ConfigError("--swap leaves the registration as it is; leave --keep out")
     contender = _contender(args)
     record = kernel_policy(contender)
     if args.swap:

@@ -38,10 +38,11 @@ def run(args: Namespace) -> int:
     scenarios = load_suite(args.suite).scenarios("test", args.links)
     for scenario in scenarios:
         check_agents(scenario)
-        if scenario.link.trace is not None or len(scenario.flows) > 1:
+        link = scenario.link
+        if link.trace is not None or link.policer_mbps is not None or len(scenario.flows) > 1:
             raise ConfigError(
-                f"{scenario.name}: expected links of a constant rate with one flow, which "
-                "bandwidth-delay products are known of; take --suite dynamic"
+                f"{scenario.name}: expected links of a constant rate with one flow and no policer, "
+                "which bandwidth-delay products are known of; take --suite dynamic"
             )
     none = np.zeros(0)
     changes = sum(len(recoveries(scenario, none, none)) for scenario in scenarios)

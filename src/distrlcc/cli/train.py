@@ -95,9 +95,9 @@ def run(args: Namespace) -> int:
     from distrlcc.parallel.start import run_under_torchrun, start_node, train_alone
     from distrlcc.runs.run_state import env_run
 
+    _refuse(args, ("address", "topology", *_OF_ACTORS, *_OF_LEARNERS), "needs --engine ray")
     if torchrun:
         return run_under_torchrun(config, run_options(args), group_options(args))
-    _refuse(args, ("address", "topology", *_OF_ACTORS, *_OF_LEARNERS), "needs --engine ray")
     if args.processes > 1 or args.gpu >= 0 or args.restarts:
         return start_node(config, run_options(args), group_options(args), processes=args.processes)
     if args.interface:

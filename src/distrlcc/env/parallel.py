@@ -14,7 +14,6 @@ It needs the extra ``pettingzoo``.
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.env.vector import make_vector_env
 from distrlcc.extras import missing
 
 try:
@@ -52,9 +51,10 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
         Without a configuration it has 4 agents, on links of the suite ``shared``.
         """
         config = config or EnvConfig(suites=("shared",), agents=4, episode_s=12.0)
-        config = replace(config, **{"stagger": False, **changes})
-        self._vector = LinkVectorEnv(config.agents, config, split=split, autoreset=False)
-        self.possible_agents = [f"agent_{k}" for k in range(config.agents)]
+        changes = {"stagger": False, "with_labels": True, "with_parts": False, **changes}
+        agents = changes.get("agents", config.agents)
+        self._vector = make_vector_env(agents, config, split=split, autoreset=False, **changes)
+        self.possible_agents = [f"agent_{k}" for k in range(agents)]
         self._row = {agent: k for k, agent in enumerate(self.possible_agents)}
         self.agents: list[str] = []
         self.render_mode = None

@@ -236,6 +236,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             scenario = suite.scenario(self.split, number + attempt)
             agents = sum(flow.scheme == "agent" for flow in scenario.flows)
             if not self.config.rooms or room < 2 * agents <= 2 * room:
+                check_agents(scenario, room)
                 return scenario
         raise ConfigError(
             f"env.rooms: the suites {', '.join(self.config.suites)} have no links of "

@@ -20,6 +20,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
+from distrlcc.net.kernel_tcp import KernelControl
 from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.plugins import is_reference, short
 from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
@@ -45,8 +46,8 @@ class Contender:
     """From 0 (throughput) to 1 (delay), for a policy that has this as its last input."""
     path: Path | None = None
     """The policy's file, which a sender of real packets reads."""
-    control: str | None = None
-    """Name of the control as which the kernel's TCP has the policy; None: it is not there."""
+    control: KernelControl | None = None
+    """As what the kernel's TCP has the policy; None: it is not there."""
     reference: str = ""
     """To a user's scheme; empty: it is another's."""
     program: tuple[str, str] = ("", "")
@@ -66,7 +67,7 @@ class Contender:
     def scheme(self) -> str:
         """The scheme that its flow runs in the simulator, or the kernel's control."""
         if self.control is not None:
-            return self.control
+            return self.control.name
         if self.reference:
             return self.reference
         return self.name.removeprefix(KERNEL) if self.policy is None else "agent"

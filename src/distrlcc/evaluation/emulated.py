@@ -34,7 +34,6 @@ from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, ERROR, Part
 from distrlcc.net.direction import FULL_BYTES
 from distrlcc.net.flow_record import MOST_LATE
-from distrlcc.net.kernel_tcp import find_control
 from distrlcc.net.link_config import require_plain_link
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
@@ -191,8 +190,7 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
         OutputError: Nothing crossed the link.
         TraceError: The log cannot be read.
     """
-    first = flows[0]
-    control = find_control(first.contender.control) if first.contender.control else None
+    first, control = flows[0], flows[0].contender.control
     before = control.counts() if control else None
     with TemporaryDirectory(prefix="distrlcc-") as folder:
         # Run it; senders and emulator may each take their time to start.
@@ -212,7 +210,8 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
                 f"{first.name}: nothing was sent; expected packets of {FULL_BYTES} bytes and more "
                 "(a program may need a receiver of its own, 'cmd:SENDER :: RECEIVER')"
             )
-        log = read_flow_log(whole, scenario, own=own if ports else None)
+        ran = replace(scenario, flows=tuple(scenario.flows[f.number - 1] for f in flows))
+        log = read_flow_log(whole, ran, own=own if ports else None)
         figures, sender = score_log(log), None
         if not first.contender.program[0]:  # someone else's program reports nothing
             sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)

@@ -62,8 +62,7 @@ class FlowLog:
     @property
     def begin_ms(self) -> float:
         """When the flow starts."""
-        start, end = 1e3 * self.scenario.flows[0].start_s, 1e3 * self.scenario.duration_s
-        return self.zero_ms + min(start, end / 2)
+        return self.zero_ms + 1e3 * self.scenario.flows[0].start_s
 
     @property
     def warm_ms(self) -> float:
@@ -72,8 +71,9 @@ class FlowLog:
 
     @property
     def end_ms(self) -> float:
-        """When the scenario ends."""
-        return self.zero_ms + 1e3 * self.scenario.duration_s
+        """When the flow ends, or the scenario."""
+        stop_s, end_s = self.scenario.flows[0].stop_s, self.scenario.duration_s
+        return self.zero_ms + 1e3 * (end_s if stop_s is None else min(stop_s, end_s))
 
     def departures(self, begin_ms: float) -> Departures:
         """Return the flow's packets that left from a time on."""

@@ -40,7 +40,7 @@ def kernel_policy(contender: Contender) -> NDArray[np.void]:
 
 def in_kernel(contender: Contender, control: KernelControl) -> Contender:
     """Return a policy's contender as the kernel's TCP runs it."""
-    return replace(contender, name=KERNEL + contender.name, control=control.name)
+    return replace(contender, name=KERNEL + contender.name, control=control)
 
 
 @contextmanager

@@ -61,14 +61,19 @@ def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> Fl
     rate, delay = scenario.link.rate_mbps, scenario.link.delay_ms
     assert rate is not None, "a trace has no BDP to come back to"
     found = []
-    changes = [change for change in scenario.link.changes if change.at_s < scenario.duration_s]
+    changes = [
+        change
+        for change in scenario.link.changes
+        if change.at_s < scenario.duration_s and (change.rate_mbps, change.delay_ms) != (None, None)
+    ]
     untils = [*(change.at_s for change in changes), scenario.duration_s][1:]
     for change, until in zip(changes, untils, strict=True):
         rate = rate if change.rate_mbps is None else change.rate_mbps
         delay = delay if change.delay_ms is None else change.delay_ms
         if not rate:  # there is nothing to come back to
             continue
-        rtt = 2e-3 * delay + 8e-6 * PACKET_BYTES / rate
+        own = 1e-3 * scenario.flows[0].extra_rtt_ms
+        rtt = 2e-3 * delay + own + 8e-6 * PACKET_BYTES / rate
         bdp = bdp_packets(rate, 1e3 * rtt)
         steps = (ends > change.at_s) & (ends <= until + 1e-9)
         found.append(first_fit(ends[steps] - change.at_s, inflight[steps], bdp, rtt) / rtt)

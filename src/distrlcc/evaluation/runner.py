@@ -66,9 +66,10 @@ def evaluate(
         for share in _run(contender, parts, counted, steps, first):
             show((first + share * len(parts)) / len(runs))
     shared = np.array([len(s.flows) > 1 for s in scenarios] * seeds)
+    traced = np.array([s.link.trace is not None for s in scenarios] * seeds)
     figures = {
         name: values.reshape(seeds, len(scenarios)).T
-        for name, values in _measure(counted, shared).items()
+        for name, values in _measure(counted, shared, traced).items()
     }
     series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
     names = tuple(s.name for s in scenarios)
@@ -193,10 +194,10 @@ def _run(
     batch = LinkBatch(
         count, config, n_flows=n_flows, with_histograms=True, with_labels=False, joining=True
     )
-    # When the first flow starts, when its first second is over, and when the scenario is.
+    # When the first flow starts, when its first second is over, and when it ends.
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
-    starts = np.array([round(s.flows[0].start_s * NANOSECONDS) for s in scenarios])
-    starts = np.minimum(starts, ends // 2)
+    starts, stops = np.array([s.flows[0].span_ns for s in scenarios]).T
+    ends = np.minimum(ends, stops)
     warm = starts + np.minimum(int(WARMUP_S * NANOSECONDS), (ends - starts) // 2)
     # Sums over steps, in the first second and after it.
     sums = np.zeros((2, 6, count))
@@ -213,7 +214,7 @@ def _run(
         for n, kept in drawn.items():
             if running[n]:
                 kept.append(np.array([column[n] for column in shown]))
-        # What was counted between the end of the first second and that of the scenario.
+        # What was counted between the end of the first second and that of the flow.
         for moment, sign in ((warm, -1), (ends, 1)):
             links = np.flatnonzero((then < moment) & (now >= moment))
             if len(links):
@@ -225,7 +226,9 @@ def _run(
         steps[parts[n][0]] += kept
 
 
-def _measure(counted: _Counted, shared: NDArray[np.bool_]) -> dict[str, FloatArray]:
+def _measure(
+    counted: _Counted, shared: NDArray[np.bool_], traced: NDArray[np.bool_]
+) -> dict[str, FloatArray]:
     sent, delivered, dropped, random_lost, queueing = counted.counts.T
     queueing_bins, rtt_bins = counted.histograms
     sums = counted.sums
@@ -233,8 +236,9 @@ def _measure(counted: _Counted, shared: NDArray[np.bool_]) -> dict[str, FloatArr
     utilisation = used / np.maximum(capacity, 1e-9)
     mean_rtt = np.where(acked > 0, 1e3 * rtt / np.maximum(acked, 1), np.nan)
     queueing_ms = np.where(delivered > 0, queueing / np.maximum(delivered, 1) * 1e-6, np.nan)
-    # What is not queueing: exact where the path changes too.
-    base_ms = mean_rtt - queueing_ms
+    # What is not queueing: exact where the path changes too. On a trace all waiting is queueing, so
+    # that without a delay nothing would be left; its grain is the ms.
+    base_ms = np.maximum(mean_rtt - queueing_ms, np.where(traced, np.minimum(mean_rtt, 1.0), 0.0))
     # Beside other flows a flow's power is of its own share.
     share = np.where(shared, acked / np.maximum(capacity, 1e-9), utilisation)
     return {

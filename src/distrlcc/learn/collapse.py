@@ -111,7 +111,7 @@ class Restorer:
                 self._good, self._newest = self._newest, self._learner.shared_state()
             return None
         patience = 1 if alarm.diverged else config.patience
-        due = self._in_a_row >= patience and update >= self._rests_until
+        due = self._in_a_row >= patience and (alarm.diverged or update >= self._rests_until)
         if not due or self.restores >= config.most_restores:
             return None
         self._learner.recover(self._good, config)

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from distrlcc.data.reader import StoredData
-from distrlcc.errors import ConfigError, DatasetError
+from distrlcc.errors import CheckpointError, ConfigError, DatasetError
 from distrlcc.learn.config import AlarmConfig, GailConfig, PPOConfig
 from distrlcc.learn.flat_adam import FlatAdam
+from distrlcc.learn.imitation import flaw
 from distrlcc.learn.learner import Reducer
 from distrlcc.learn.minibatches import plan_minibatches
 from distrlcc.learn.ppo import PPO
@@ -36,7 +37,6 @@ from distrlcc.seeding import bits, stream_key, uniform
 
 _LEAST_OUTCOME = np.float32(0.01)
 """A hundredth of the link, of a round trip or of the packets is as good as nothing."""
-_SPACES = ("observation", "observation_size", "action", "action_kind", "action_size")
 
 
 class Demonstrations:
@@ -51,7 +51,7 @@ class Demonstrations:
 
         Raises:
             ConfigError: No folder is named.
-            DatasetError: They are missing, damaged, or of other observations or actions.
+            DatasetError: They are missing or damaged.
         """
         if not config.demonstrations:
             raise ConfigError(
@@ -59,15 +59,14 @@ class Demonstrations:
                 "oracle --disturb 0 --out DATA) and add --set gail.demonstrations=DATA"
             )
         data = StoredData(Path(config.demonstrations))
-        _check_spaces(data, spec)
         order = np.argsort(uniform(stream_key(seed, "demonstrations"), np.arange(len(data.steps))))
         count = int(np.searchsorted(np.cumsum(data.steps[order]), config.steps)) + 1
         episodes = [data.episode(int(k)) for k in order[:count]]
         obs = np.concatenate([e.observations for e in episodes])[: config.steps]
-        if not np.isfinite(obs).all():
-            raise DatasetError(f"{data.folder}: an observation is not finite; collect it again")
         self.spec = spec
         actions = np.concatenate([e.expert_actions for e in episodes])[: config.steps]
+        if problem := flaw(spec, obs, actions):
+            raise DatasetError(f"{data.folder}: {problem}; collect it again")
         outcomes = np.concatenate([e.outcomes for e in episodes])[: config.steps]
         self.features = self.features_of(obs, actions, outcomes)
         """float32 ``[R, F]``, with F = D + A + 3."""
@@ -93,18 +92,6 @@ class Demonstrations:
         """Draw steps with replacement, ``[count, F]``; other ``first``, other steps."""
         chosen = uniform(key, first, np.arange(count)) * len(self.features)
         return self.features[torch.from_numpy(chosen.astype(np.int64))]
-
-
-def _check_spaces(data: StoredData, spec: PolicySpec) -> None:
-    spaces = data.manifest.spaces
-    differ = [name for name in _SPACES if getattr(spaces, name) != getattr(spec, name)]
-    if differ:
-        have = ", ".join(f"{name} {getattr(spaces, name)}" for name in differ)
-        want = ", ".join(f"{name} {getattr(spec, name)}" for name in differ)
-        raise DatasetError(
-            f"{data.folder} has {have}; expected {want}, as this configuration says: collect with "
-            "--recipe and --set of this run"
-        )
 
 
 def classification_loss(expert: Tensor, policy: Tensor) -> Tensor:
@@ -155,7 +142,7 @@ class Gail(PPO):
 
         Raises:
             ConfigError: If a configuration does not fit.
-            DatasetError: If the demonstrations are missing, damaged or of other spaces.
+            DatasetError: If the demonstrations are missing or damaged.
         """
         super().__init__(ppo, spec, seed, reducer, device)
         self._gail = config
@@ -241,10 +228,10 @@ class Gail(PPO):
         """Restore :meth:`state_dict`'s state.
 
         Raises:
-            DatasetError: The demonstrations are not those that it was trained with.
+            CheckpointError: The demonstrations are not those that it was trained with.
         """
         if state["demonstrations"] != self._expert.digest:
-            raise DatasetError(
+            raise CheckpointError(
                 f"{self._gail.demonstrations} is not the data set that this run began with; give "
                 "it back its place, or begin a new run"
             )

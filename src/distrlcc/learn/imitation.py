@@ -28,6 +28,7 @@ from distrlcc.learn.config import ImitationConfig, scheduled
 from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.learn.model import Learner
 from distrlcc.policy.normalizer import Normalizer
+from distrlcc.policy.spec import PolicySpec
 
 _STOP_EVERY = 16
 """Minibatches between two looks at whether to stop."""
@@ -122,6 +123,17 @@ class Epoch:
     """Asked now and then, with the steps done, on all ranks at once; True breaks the epoch off."""
 
 
+def flaw(spec: PolicySpec, observations: NDArray[np.float32], actions: NDArray[Any]) -> str:
+    """Return why steps of an expert cannot be learned from, if so."""
+    if not np.isfinite(observations).all():
+        return "an observation is not finite"
+    if spec.action_kind == "discrete":
+        fine = bool(((actions >= 0) & (actions < spec.action_size)).all())
+    else:
+        fine = bool(np.isfinite(actions).all())
+    return "" if fine else "an action is not of the action space"
+
+
 class Cloning(Learner):
     """Behavioural cloning; its batches are epochs."""
 
@@ -165,7 +177,7 @@ class Cloning(Learner):
         data, local, problem = epoch.training.data, Normalizer(self.spec.observation_size), ""
         for index in epoch.own_episodes:
             steps = data.episode(int(index))
-            problem = self._problem(steps.observations, steps.expert_actions)
+            problem = flaw(self.spec, steps.observations, steps.expert_actions)
             if problem:
                 problem = f"{data.folder}, episode {index}: {problem}; copy the data set again"
                 break
@@ -176,15 +188,6 @@ class Cloning(Learner):
         count = np.full_like(local.mean, local.count)
         moments = [count, count * local.mean, local.m2 + count * local.mean**2]
         self.absorb(self.reducer.sum(np.concatenate(moments)))
-
-    def _problem(self, observations: NDArray[np.float32], actions: NDArray[Any]) -> str:
-        if not np.isfinite(observations).all():
-            return "an observation is not finite"
-        if self.spec.action_kind == "discrete":
-            fine = bool(((actions >= 0) & (actions < self.spec.action_size)).all())
-        else:
-            fine = bool(np.isfinite(actions).all())
-        return "" if fine else "an action is not of the action space"
 
     def _validate(self, epoch: Epoch) -> dict[str, float]:
         """Measure without learning, over all ranks."""

@@ -98,7 +98,7 @@ def batch_of(rollout: Rollout, obs: Tensor, actions: Tensor, columns: Tensor) ->
     if rollout.states.shape[-1]:
         states = torch.from_numpy(rollout.states)[: -(-steps // length)]
     else:
-        states = torch.zeros(steps, 2, count, 0)
+        states = torch.zeros(steps, rollout.states.shape[1], count, 0)
     idle = rollout.idle
     valid = None
     if idle is not None:

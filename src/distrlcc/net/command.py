@@ -27,6 +27,7 @@ from distrlcc.processes import (
     call_libc,
     descendants,
     die_with_parent,
+    keeper,
     kill_marked,
     marked,
 )
@@ -240,6 +241,10 @@ def running_outside(
         raise LinkError(
             f"--outside: {command[0]} cannot be started ({error.strerror}); check its path"
         ) from None
+    # Kills what is left of it when this process has ended, however that was.
+    keeping = subprocess.Popen(
+        keeper(f"{name}=1", limits().kill), stdin=subprocess.PIPE, start_new_session=True
+    )
     try:
         yield
     finally:
@@ -248,6 +253,7 @@ def running_outside(
                 f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {process.returncode}\n"
             )
         _end_outside(process, f"{name}=1")
+        keeping.communicate()
 
 
 def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.base import Held
+from distrlcc.errors import LinkError
 from distrlcc.net.device import Block, open_inner, send_marked_out
 from distrlcc.net.namespace import new_network
 from distrlcc.net.udp_socket import give_room
@@ -100,7 +101,13 @@ class Wire:
     ) -> tuple[socket.socket, socket.socket]:
         """Return a flow's sender and receiver, which end when the stack closes."""
         port = next(self._ports)
-        ends = _connect(port, port + 1, mark), _connect(port + 1, port, 0)
+        try:
+            ends = _connect(port, port + 1, mark), _connect(port + 1, port, 0)
+        except OSError as error:
+            raise LinkError(
+                f"cannot open a TCP connection ({error.strerror}); take fewer links, or raise "
+                "ulimit -n"
+            ) from None
         self._flows[port.to_bytes(2)] = flow
         stack.callback(self._flows.pop, port.to_bytes(2))
         for end in ends:

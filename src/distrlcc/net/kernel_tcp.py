@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from distrlcc.errors import ConfigError, KernelError
 from distrlcc.limits import limits
 from distrlcc.net import bpf
+from distrlcc.net.namespace import capabilities
 from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.processes import call_libc
@@ -96,14 +97,13 @@ def require_kernel() -> None:
 
 
 def _missing_capabilities() -> list[str]:
-    status = Path("/proc/self/status").read_text()
-    held = int(status.partition("CapEff:")[2].split()[0], 16)
+    held = capabilities()
     if held >> _SYS_ADMIN & 1:
         held |= 1 << _CAPABILITIES["CAP_BPF"] | 1 << _CAPABILITIES["CAP_PERFMON"]
     return [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
 
 
-@dataclass
+@dataclass(eq=False)
 class KernelControl:
     """A policy that the kernel has, or a control that ended and whose connections go on."""
 
@@ -390,14 +390,19 @@ def remove(control: KernelControl) -> None:
     """
     if control.pin is not None:
         control.pin.unlink()
-    for pid in control.holders():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + limits().stop
-    while control.link in bpf.links_by_map().values():
-        if time.monotonic() > deadline:
-            raise KernelError(
-                f"{control.name} is still registered: held by processes "
-                f"{control.holders() or 'of another container'}; end them"
-            )
-        time.sleep(limits().tick)
+    # A trainer's world ends by force alone.
+    for number, seconds in ((signal.SIGTERM, limits().kill), (signal.SIGKILL, limits().stop)):
+        for pid in control.holders():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while control.link in bpf.links_by_map().values():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(limits().tick)
+        else:
+            return
+    raise KernelError(
+        f"{control.name} is still registered: held by processes "
+        f"{control.holders() or 'of another container'}; end them"
+    )

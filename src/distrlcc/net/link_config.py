@@ -15,7 +15,7 @@ from distrlcc.sim.trace import constant_times, load_trace
 from distrlcc.types import PACKET_BYTES
 
 _UNITS = {"": Fraction(1), "kbit": Fraction(1, 1000), "mbit": Fraction(1), "gbit": Fraction(1000)}
-_RATE = re.compile(r"(-?\d+(?:\.\d+)?)(kbit|mbit|gbit|)")
+_RATE = re.compile(r"(-?\d{1,18}(?:\.\d{1,18})?)(kbit|mbit|gbit|)")
 _LOW_MBPS, _HIGH_MBPS = Fraction(1, 1000), Fraction(100_000)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -24,11 +25,16 @@ REMEDY = (
 )
 
 
+def capabilities() -> int:
+    """Return this process's effective capabilities, a bit each."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("CapEff:")[2].split()[0], 16)
+
+
 def is_privileged() -> bool:
     """Return whether this process may make namespaces and devices where it is."""
-    status = Path("/proc/self/status").read_text()
-    capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
-    if not all(capabilities >> bit & 1 for bit in (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)):
+    held = capabilities()
+    if not all(held >> bit & 1 for bit in (_CAP_NET_ADMIN, _CAP_SYS_ADMIN)):
         return False
     network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -56,7 +62,9 @@ def enter_user_namespace() -> None:
         (own / "gid_map").write_text(f"0 {group} 1")
         enable_loopback()
     except OSError as error:
-        raise LinkError(f"no user namespace can be made ({error.strerror}); {REMEDY}") from None
+        threads = error.errno == errno.EINVAL and len(os.listdir("/proc/self/task")) > 1
+        remedy = "it has several threads: set OPENBLAS_NUM_THREADS=1" if threads else REMEDY
+        raise LinkError(f"no user namespace can be made ({error.strerror}); {remedy}") from None
 
 
 def enable_loopback() -> None:

@@ -33,7 +33,6 @@ from distrlcc.processes import run_soon
 _CHUNK = bytes(1 << 16)
 _SAMPLE_SECONDS = 0.01
 _INFO_BYTES = 192
-_TCP_NOTSENT_LOWAT = 25  # include/uapi/linux/tcp.h
 _BUFFER_BYTES, _UNSENT_BYTES = 32 << 20, 1 << 20
 """More than paths hold, as the kernel's flows are to be limited by congestion control alone; and
 what waits to be sent at most, bytes."""
@@ -176,7 +175,7 @@ def _connect(host: str, port: int, control: str) -> socket.socket:
         flow.close()
         raise LinkError(f"asked for {control}, the kernel took {used}")
     give_room(flow, _BUFFER_BYTES)
-    flow.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
     flow.setblocking(False)
     return flow
 

@@ -141,6 +141,10 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
                 f"{path}: {name} has values that are not finite; the training that wrote it "
                 "diverged, take an earlier policy"
             )
+    if "normalizer.std" in expected and arrays["normalizer.std"].min(initial=1.0) <= 0:
+        raise PolicyFileError(
+            f"{path}: normalizer.std has values that are not above 0; it is damaged, copy it again"
+        )
 
 
 SHIPPED = Path(__file__).parents[1] / "policies"

@@ -159,7 +159,7 @@ def distrlcc() -> RunConfig:
 
 
 def distrlcc_newest() -> RunConfig:
-    """DistRLCC's own training: the newest 16 episodes of 1024 steps, 4 passes over them.
+    """DistRLCC's own training: the newest 16 episodes of 1024 steps, up to 4 passes over them.
 
     Minibatches of 4 sequences and Adam without weight decay are its too. With 128 environments a
     round's segments of 128 steps replace all before them.

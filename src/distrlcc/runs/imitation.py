@@ -6,19 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from distrlcc.config import from_toml
 from distrlcc.data.reader import StoredData
-from distrlcc.env.batch import LinkBatch
-from distrlcc.env.config import EnvConfig
-from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_minibatches
 from distrlcc.learn.learner import Reducer, Weights
 from distrlcc.learn.model import limit_threads
-from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_state import RunState
-from distrlcc.runs.source import Source, Stop, spec_in
+from distrlcc.runs.source import Source, Stop, check_data, spec_in
 from distrlcc.seeding import stream_key, uniform
 
 
@@ -35,7 +30,8 @@ class SequenceSource(Source):
         Raises:
             ConfigError: The configuration does not fit the data set.
         """
-        self.spec = _checked_spec(config, data)
+        check_data(config.env, data)
+        self.spec = spec_in(data.manifest.spaces, config)
         self._config, self._rank, self._size, self._epoch = config, rank, size, 0
         section, recurrent = config.imitation, self.spec.state_size > 0
         # Hold some episodes out, the same ones on every rank.
@@ -103,39 +99,3 @@ def imitation_run(
     learner = Cloning(config.imitation, source.spec, config.seed, reducer)
     notes = {"scheme": data.manifest.origin.scheme}
     return RunState(config, source, learner, total_steps=source.total_steps, notes=notes)
-
-
-def _checked_spec(config: ImitateConfig, data: StoredData) -> PolicySpec:
-    """Return the spec of the policy that a run trains.
-
-    Raises:
-        ConfigError: The environment's spaces or steps are not those of the data set.
-        DatasetError: Those of the data set are not those of this distrlcc.
-    """
-    spaces, collected = data.manifest.spaces, data_env(data)
-    for name in ("observation", "action", "step_ms", "interval_rtts", "pacing", "guard"):
-        has, expected = getattr(config.env, name), getattr(collected, name)
-        if has != expected:
-            raise ConfigError(
-                f"env.{name} is {has!r}, the data set was collected with {expected!r}; leave it "
-                "so, or collect again"
-            )
-    size = LinkBatch(1, config.env).observation_size
-    if size != spaces.observation_size:
-        raise DatasetError(
-            f"{data.folder}: its {spaces.observation!r} observations have "
-            f"{spaces.observation_size} elements, this distrlcc's have {size}; collect again"
-        )
-    return spec_in(spaces, config)
-
-
-def data_env(data: StoredData) -> EnvConfig:
-    """Return the environment that a data set was collected in.
-
-    Raises:
-        DatasetError: It is not one of this distrlcc.
-    """
-    try:
-        return from_toml(EnvConfig, data.manifest.origin.env, source="its environment")
-    except ConfigError as error:
-        raise DatasetError(f"{data.folder}: {error}; collect again") from None

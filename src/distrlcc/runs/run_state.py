@@ -5,13 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from msgspec import json
 
-from distrlcc.errors import CheckpointError, ConfigError, PolicyFileError, reading
+from distrlcc.data.reader import StoredData
+from distrlcc.env.config import EnvConfig
+from distrlcc.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetError,
+    PolicyFileError,
+    reading,
+)
 from distrlcc.learn.collapse import CollapseAlarm, Restorer
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.config import LEARNERS
@@ -25,7 +34,7 @@ from distrlcc.policy.policy_file import Acting, PolicyFile, find_policy, load_po
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.held_out import ACTINGS, HeldOut
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
-from distrlcc.runs.source import EnvSource, Share, Source
+from distrlcc.runs.source import EnvSource, Share, Source, check_data
 from distrlcc.storage import say
 
 if TYPE_CHECKING:
@@ -46,6 +55,8 @@ def build_learner(
     learner: Learner
     if config.gail is not None:
         assert config.ppo is not None
+        if config.gail.demonstrations:
+            _check_demonstrations(config.env, Path(config.gail.demonstrations))
         learner = Gail(config.gail, config.ppo, spec, config.seed, reducer, device)
     elif config.ppo is not None:
         kind = LEARNERS[config.learner] if config.learner else PPO
@@ -56,6 +67,16 @@ def build_learner(
     if config.start_from:
         learner.load_weights(_starting_weights(config.start_from, spec))
     return learner
+
+
+def _check_demonstrations(env: EnvConfig, folder: Path) -> None:
+    data = StoredData(folder)
+    check_data(env, data)
+    if share := data.manifest.origin.disturb:
+        raise DatasetError(
+            f"{folder}: {share:.0%} of its steps took a random action, so that they do not show "
+            "what the expert's comes to; collect with --disturb 0"
+        )
 
 
 _MOST_REFUSED = 4
@@ -303,12 +324,12 @@ class RunState:
 
         Raises:
             CheckpointError: The checkpoint cannot be resumed.
-            ConfigError: There is nothing left to do.
+            ConfigError: There is nothing left to do, not even to score it for the last time.
         """
         loaded = run.load(note)
         if loaded is not None:
             self.load_state_dict(loaded)
-        if self.over:
+        if self.over and run.has_ended:
             raise ConfigError(f"{run.path} has done {self.over}")
 
 

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from distrlcc.config import from_toml
 from distrlcc.data.manifest import Spaces
+from distrlcc.data.reader import StoredData
+from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, DatasetError
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
@@ -196,3 +200,38 @@ def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollo
         outcomes=config.outcomes,
         truth=config.truth,
     )
+
+
+def check_data(env: EnvConfig, data: StoredData) -> None:
+    """See that an expert's steps are those of an environment.
+
+    Raises:
+        ConfigError: The environment's spaces or steps are not those of the data set.
+        DatasetError: Those of the data set are not those of this distrlcc.
+    """
+    collected = data_env(data)
+    for name in ("observation", "action", "step_ms", "interval_rtts", "pacing", "guard"):
+        has, expected = getattr(env, name), getattr(collected, name)
+        if has != expected:
+            raise ConfigError(
+                f"env.{name} is {has!r}, the data set was collected with {expected!r}; leave it "
+                "so, or collect again"
+            )
+    size, spaces = LinkBatch(1, env).observation_size, data.manifest.spaces
+    if size != spaces.observation_size:
+        raise DatasetError(
+            f"{data.folder}: its {spaces.observation!r} observations have "
+            f"{spaces.observation_size} elements, this distrlcc's have {size}; collect again"
+        )
+
+
+def data_env(data: StoredData) -> EnvConfig:
+    """Return the environment that a data set was collected in.
+
+    Raises:
+        DatasetError: It is not one of this distrlcc.
+    """
+    try:
+        return from_toml(EnvConfig, data.manifest.origin.env, source="its environment")
+    except ConfigError as error:
+        raise DatasetError(f"{data.folder}: {error}; collect again") from None

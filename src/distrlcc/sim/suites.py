@@ -17,7 +17,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from distrlcc.config import from_dict, read_toml
+from distrlcc.config import check_fields, from_dict, read_toml
 from distrlcc.errors import ConfigError, reading, unknown_name
 from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
@@ -26,8 +26,8 @@ from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import expanded, load_trace
 from distrlcc.types import NANOSECONDS
 
-MIN_TRACE_S, MAX_TRACE_S = 30.0, 1000.0
-"""Bounds of a trace's scenario, s."""
+MIN_TRACE_S = 30.0
+"""How long a trace's scenario is at least, s."""
 TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
 _SUFFIXES = (".up", ".down", ".trace", ".txt")
@@ -44,6 +44,9 @@ class Suite:
     """Scenarios in ``validation`` and in ``test``; ``train`` has as many as wanted."""
     most_flows: int = 1
     """The greatest number of flows of a scenario."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "held_out most_flows", 1)
 
     def size(self, split: str) -> int | None:
         """Return how many scenarios a split has; None: as many as wanted."""
@@ -111,6 +114,9 @@ def _suite(found: Any) -> Suite:
             scenario = suite.build(split, index)
             if not isinstance(scenario, Scenario):
                 raise TypeError(f"expected a Scenario, it returned {scenario!r:.80}")
+            flows = len(scenario.flows)
+            if flows > suite.most_flows:
+                raise ValueError(f"it has {flows} flows; give Suite(..., most_flows={flows})")
         return scenario
 
     return replace(suite, build=build)
@@ -155,7 +161,7 @@ def trace_suite(
     for path in paths:
         seconds = load_trace(path).period_ns / NANOSECONDS
         link = Link(trace=path, delay_ms=delay_ms, loss=loss, **limits)
-        seconds = min(max(seconds, MIN_TRACE_S), MAX_TRACE_S)
+        seconds = max(seconds, MIN_TRACE_S)
         scenarios.append(Scenario(f"trace/{Path(path).name}", link, duration_s=seconds))
     return _listed_suite("trace", scenarios)
 

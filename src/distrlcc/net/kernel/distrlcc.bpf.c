@@ -87,6 +87,7 @@ __noinline int begin(struct connection *c, __u32 generation)
 	c->cwnd = p->actions && c->cwnd ? c->cwnd : p->first_window;
 	c->action = MAX_ACTIONS;
 	act(c, drawn(c));
+	__sync_fetch_and_add(&stats.decisions, 1);
 	return 0;
 }
 
