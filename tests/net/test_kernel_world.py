@@ -19,7 +19,7 @@ import pytest
 from distrlcc.errors import KernelError, LinkError
 from distrlcc.net import kernel_world
 from distrlcc.net.emulated_world import StepResult, WorldProcess
-from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls
+from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, remove
 from distrlcc.net.kernel_world import KernelWorld, require_world
 from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.policy.kernel_layout import SPACES
@@ -254,6 +254,15 @@ def test_nothing_stays_of_links_that_are_killed(links: WorldProcess) -> None:
         _run(links, 3, 20.0)
     # An open connection would keep the program, and its network.
     wait_until(lambda: control not in [one.name for one in loaded_controls()])
+
+
+def test_a_trainers_links_are_unloaded_by_force(links: WorldProcess) -> None:
+    _load(links)
+    _run(links, 10, 20.0)
+    (name,) = _controls_of(links.pid)
+    remove(find_control(name))  # they ignore SIGTERM, as a terminal sends it to all
+    with pytest.raises(LinkError, match="signal 9"):
+        _run(links, 3, 20.0)
 
 
 def test_links_that_stood_still_take_their_flows_back(monkeypatch: pytest.MonkeyPatch) -> None:
