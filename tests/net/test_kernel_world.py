@@ -256,13 +256,14 @@ def test_nothing_stays_of_links_that_are_killed(links: WorldProcess) -> None:
     wait_until(lambda: control not in [one.name for one in loaded_controls()])
 
 
-def test_a_trainers_links_are_unloaded_by_force(links: WorldProcess) -> None:
-    _load(links)
-    _run(links, 10, 20.0)
-    (name,) = _controls_of(links.pid)
-    remove(find_control(name))  # they ignore SIGTERM, as a terminal sends it to all
-    with pytest.raises(LinkError, match="signal 9"):
-        _run(links, 3, 20.0)
+def test_a_trainers_links_are_unloaded_by_force() -> None:
+    with closing(WorldProcess(1, kernel_world.__name__)) as links:
+        _load(links)
+        _run(links, 10, 20.0)
+        (name,) = _controls_of(links.pid)
+        remove(find_control(name))  # they ignore SIGTERM, as a terminal sends it to all
+        with pytest.raises(LinkError, match="signal 9"):
+            _run(links, 3, 20.0)
 
 
 def test_links_that_stood_still_take_their_flows_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control.state import CWND
-from distrlcc.errors import CheckpointError
+from distrlcc.errors import CheckpointError, ConfigError
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
@@ -388,3 +388,13 @@ def test_rings_that_grew_are_used_again() -> None:
             each.advance(10_000_000)
     assert np.array_equal(simulator.flows[:, col.DELIVERED], again.flows[:, col.DELIVERED])
     assert len(again.ring) <= len(simulator.ring)
+
+
+@pytest.mark.parametrize(
+    "link", [Link(10_000.0), Link(trace="constant:10000"), Link(1.0, changes=(Change(1.0, 1e5),))]
+)
+def test_more_packets_than_a_flow_can_count_are_refused(link: Link) -> None:
+    simulator = Simulator(1)
+    simulator.load(0, Scenario("short", link, duration_s=30.0))
+    with pytest.raises(ConfigError, match="more than a flow can count"):
+        simulator.load(0, Scenario("long", link, duration_s=10_000.0))

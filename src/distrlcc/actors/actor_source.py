@@ -54,8 +54,8 @@ class ActorSource(Source):
         self._update = 0
         self._taken: list[Segment] = []  # of the newest batch
         self._events: list[str] = []  # since the newest update's metrics
-        self._waited = self._began = self._patience_ends = 0.0
-        self._late = 0  # segments that were refused before this update
+        self._waited = self._began = 0.0
+        self._good, self._good_at = 0, 0.0  # segments that were not late, and when the last came
         self._failure: Exception | None = None
         self._pool: WorkerPool
         self._table: WorkerTable
@@ -93,7 +93,7 @@ class ActorSource(Source):
         pool, count = self._pool, self._config.actors.per_update
         self._update, self._taken, begin = weights.version, [], perf_counter()
         pool.publish(weights)
-        self._late, self._patience_ends = self.queue.refused[LATE], begin + limits().patience
+        self._good_at = begin
         if self._stops():
             return None
         try:
@@ -122,12 +122,14 @@ class ActorSource(Source):
                 f"no worker is left for {config.actors.wait_workers:g} s; saved after update "
                 f"{self._update}, go on with --load (distrlcc node) or --resume (distrlcc train)"
             )
-        refused = self.queue.refused[LATE] - self._late
-        if refused and perf_counter() > self._patience_ends and not len(self.queue):
+        good, now = self.queue.received - self.queue.refused[LATE], perf_counter()
+        if good != self._good or self._pool.empty_seconds:
+            self._good, self._good_at = good, now
+        elif self.queue.refused[LATE] and now > self._good_at + limits().patience:
             self._failure = GroupError(
-                f"all {refused} segments of the last {limits().patience:g} s were refused: "
-                f"more than {MOST_LATE_LEARNED:.0%} of their steps were late; the machines are too "
-                "slow for so many links"
+                f"no segment of the last {limits().patience:g} s could be learned from: more than "
+                f"{MOST_LATE_LEARNED:.0%} of their steps were late; the machines are too slow for "
+                "so many links"
             )
         late = bool(config.max_seconds) and seconds >= config.max_seconds
         return late or self._failure is not None

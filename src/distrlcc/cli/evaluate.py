@@ -254,7 +254,8 @@ def _evaluate(
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
-    from distrlcc.sim.suites import check_agents, load_suite, trace_suite
+    from distrlcc.evaluation.runner import check_scenario
+    from distrlcc.sim.suites import load_suite, trace_suite
 
     given = {name: getattr(args, name) for name in _OF_TRACES}
     link = {_OF_TRACES[name]: value for name, value in given.items() if value is not None}
@@ -269,12 +270,7 @@ def _scenarios(args: Namespace) -> list[Scenario]:
     if args.trace:
         scenarios += trace_suite(args.trace, **link).scenarios("test")
     for scenario in scenarios:
-        check_agents(scenario)
-        if scenario.flows[0].packets is not None:
-            raise ConfigError(
-                f"{scenario.name}: its first flow ends after some packets; expected one that sends "
-                "on (distrlcc fairness measures flows of a size)"
-            )
+        check_scenario(scenario)
     return scenarios
 
 
@@ -282,13 +278,13 @@ def _drawn_links(names: str, scenarios: Sequence[Scenario], *, report: bool) -> 
     """Return the places of the links that the report draws over time; the first two by default."""
     if not names:
         return tuple(range(min(2, len(scenarios))))
-    if not report:
-        raise ConfigError("--series names links that the report draws; give --out, too")
     known = [scenario.name for scenario in scenarios]
     for name in names_in(names):
         if name not in known:
             first = ", ".join(known[:3])
             raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
+    if not report:
+        raise ConfigError("--series names links that the report draws; give --out, too")
     return tuple(map(known.index, names_in(names)))
 
 

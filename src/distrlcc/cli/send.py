@@ -70,7 +70,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--hold", text, bool)
     text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
-    add("--seed N", text, whole(0, 2**48), 0)
+    add("--seed N", text, whole(0, 2**62), 0)
     # What is written.
     add("--plot FILE", "draw the flow: .png or .svg", _picture)
     add_json(parser)

@@ -51,9 +51,9 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
         Without a configuration it has 4 agents, on links of the suite ``shared``.
         """
         config = config or EnvConfig(suites=("shared",), agents=4, episode_s=12.0)
-        changes = {"stagger": False, "with_labels": True, "with_parts": False, **changes}
         agents = changes.get("agents", config.agents)
-        self._vector = make_vector_env(agents, config, split=split, autoreset=False, **changes)
+        own = {"split": split, "autoreset": False, "with_labels": True, "with_parts": False}
+        self._vector = make_vector_env(agents, config, **own, **{"stagger": False, **changes})
         self.possible_agents = [f"agent_{k}" for k in range(agents)]
         self._row = {agent: k for k, agent in enumerate(self.possible_agents)}
         self.agents: list[str] = []

@@ -27,7 +27,7 @@ from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, LinkError, OutputError, TraceError
 from distrlcc.evaluation.contender import Contender, rival
 from distrlcc.evaluation.flow_log import link_series, read_flow_log, read_sender_log, score_log
-from distrlcc.evaluation.runner import reseed
+from distrlcc.evaluation.runner import LEAST_SECONDS, reseed
 from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, SchemeScores, Series
 from distrlcc.limits import limits
 from distrlcc.net.command import ENDED
@@ -43,8 +43,6 @@ FIRST_PORT = 24_730
 ATTEMPTS = 2
 _SILENCE = "30"
 """How long a sender sends on into an outage of the link, s."""
-_LEAST_SECONDS = 0.1
-"""How long a sender sends at least."""
 _MOST_PATIENCE_SECONDS = 3600
 _AT_ONCE_S = 1e-6
 _GRAIN_S = 1e-3
@@ -104,10 +102,11 @@ class RealFlow:
     def receiver(self) -> Part:
         """Return what runs outside."""
         # It starts before the first flow, and receives nothing until its own flow begins.
-        patience = min(self.start_s + self.seconds + limits().start, _MOST_PATIENCE_SECONDS)
+        patience = self.start_s + self.seconds + limits().start
         name = f"the receiver of {self.name}"
         if self.contender.program[1]:
             return Part(name, self._program("receiver", patience))
+        patience = min(patience, _MOST_PATIENCE_SECONDS)  # for a packet
         if self.contender.is_kernel or self.contender.program[0]:
             said = ("sink", BASE, str(self.port), f"{patience:g}", str(self.count))
             return Part(name, (*_TCP, *said))
@@ -143,10 +142,10 @@ def real_flows(
             _check(flow, runs)
         except ConfigError as error:
             raise ConfigError(f"{scenario.name}, flow {number}: {error}") from None
-        if number == 1 and seconds < _LEAST_SECONDS:
+        if number == 1 and seconds < LEAST_SECONDS:
             what = f"{scenario.name}, flow 1 sends for {seconds:g} s"
-            raise ConfigError(f"{what}: expected {_LEAST_SECONDS} or more")
-        if seconds >= _LEAST_SECONDS:
+            raise ConfigError(f"{what}: expected {LEAST_SECONDS} or more")
+        if seconds >= LEAST_SECONDS:
             # As the simulator seeds it, so that two of one scheme do not draw the same.
             seed = scenario.seed * 64 + number - 1
             found.append(RealFlow(number, runs, flow.start_s, seconds, seed, flow.cwnd))

@@ -100,7 +100,8 @@ def run_shared(
         capacity, used, base = batch.simulator.results[:, [col.CAPACITY, col.USED, col.BASE_RTT]].T
         links[:, everyone, bucket] += running * np.array([capacity, used, base * capacity])
         complete = np.fmin(complete, batch.simulator.completions())
-    # Each scenario's own flows and time.
+    # Each scenario's own flows and time; a trace's grain is the ms.
+    traced = [scenario.link.trace is not None for scenario in scenarios]
     found = []
     for n, scenario in enumerate(scenarios):
         end = scenario.duration_s
@@ -108,7 +109,7 @@ def run_shared(
         acked, queueing, sent, dropped = flows[:, n, : len(scenario.flows), :length]
         capacity, used, weighted = links[:, n, :length]
         extra = np.array([flow.extra_rtt_ms * 1e-3 for flow in scenario.flows])
-        base = weighted.sum() / max(capacity.sum(), 1e-9) + extra
+        base = np.maximum(weighted.sum() / max(capacity.sum(), 1e-9) + extra, 1e-3 * traced[n])
         waited = queueing / NANOSECONDS
         stops = [min(math.inf if f.stop_s is None else f.stop_s, end) for f in scenario.flows]
         stops_s = np.fmin(stops, complete.reshape(count, n_flows)[n, : len(stops)])

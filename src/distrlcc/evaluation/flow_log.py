@@ -83,7 +83,7 @@ class FlowLog:
         path, service, lost = _link_at(self.scenario.link, times - self.zero_ms)
         # A packet that arrives in a ms leaves in a later one: half of one is the log's grain.
         queueing = np.maximum(waits - np.maximum(service, 1.0), 0.0)
-        return Departures(times, sizes, path + service, queueing, lost)
+        return Departures(times, sizes, np.maximum(path + service, 1.0), queueing, lost)
 
     def offered_bytes(self, edges_ms: FloatArray) -> FloatArray:
         """Return what could leave in buckets; what came after the log's end is the link's."""

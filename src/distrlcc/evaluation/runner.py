@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.batch import LinkBatch
+from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums, share_of
 from distrlcc.sim import layout as col
@@ -30,6 +31,8 @@ SCHEME_STEP_MS = 50.0
 """Length of a step in which nothing is decided: schemes act on each acknowledgement."""
 _MOST_RUNS = 1024
 """Runs in one call; more take memory and no less time."""
+LEAST_SECONDS = 0.1
+"""How long a flow sends at least that is measured."""
 MBIT = 8e-6 * PACKET_BYTES
 """Mbit of a packet."""
 
@@ -48,10 +51,11 @@ def evaluate(
     and in a sampling policy's draws. ``show`` takes the share that is done, again and again.
 
     Raises:
-        ConfigError: A link's first flow is not its only agent; see `distrlcc.evaluation.fairness`.
+        ConfigError: A link's first flow is not its only agent, ends after some packets, or sends
+            for less than `LEAST_SECONDS`; see `distrlcc.evaluation.fairness`.
     """
     for scenario in scenarios:
-        check_agents(scenario)
+        check_scenario(scenario)
     # Each link's run of each seed in its stretches; one call runs many.
     runs = [
         (seed * len(scenarios) + link, part)
@@ -74,6 +78,24 @@ def evaluate(
     series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
     names = tuple(s.name for s in scenarios)
     return SchemeScores(contender.name, names, figures, contender.learned), series
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """Refuse a scenario whose first flow cannot be measured alone.
+
+    Raises:
+        ConfigError: As `evaluate` says.
+    """
+    check_agents(scenario)
+    first = scenario.flows[0]
+    stop_s = math.inf if first.stop_s is None else first.stop_s
+    if first.packets is not None:
+        raise ConfigError(
+            f"{scenario.name}: its first flow ends after some packets; expected one that sends "
+            "on (distrlcc fairness measures flows of a size)"
+        )
+    if min(stop_s, scenario.duration_s) - first.start_s < LEAST_SECONDS:
+        raise ConfigError(f"{scenario.name}: its first flow sends for less than {LEAST_SECONDS} s")
 
 
 def stretches(scenario: Scenario) -> list[Scenario]:

@@ -28,7 +28,6 @@ from distrlcc.processes import (
     descendants,
     die_with_parent,
     keeper,
-    kill_marked,
     marked,
 )
 
@@ -228,32 +227,43 @@ def running_outside(
         die_with_parent(signal.SIGKILL)
         prepare()
 
-    try:
-        # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
-        process = subprocess.Popen(
-            command,
-            env={**(os.environ if environment is None else environment), name: "1"},
-            preexec_fn=before_exec,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise LinkError(
-            f"--outside: {command[0]} cannot be started ({error.strerror}); check its path"
-        ) from None
-    # Kills what is left of it when this process has ended, however that was.
-    keeping = subprocess.Popen(
-        keeper(f"{name}=1", limits().kill), stdin=subprocess.PIPE, start_new_session=True
-    )
+    with _kept(f"{name}=1"):
+        try:
+            # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
+            process = subprocess.Popen(
+                command,
+                env={**(os.environ if environment is None else environment), name: "1"},
+                preexec_fn=before_exec,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LinkError(
+                f"--outside: {command[0]} cannot be started ({error.strerror}); check its path"
+            ) from None
+        try:
+            yield
+        finally:
+            if process.poll():
+                code = process.returncode
+                sys.stderr.write(
+                    f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {code}\n"
+                )
+            _end_outside(process, f"{name}=1")
+
+
+@contextmanager
+def _kept(mark: str) -> Iterator[None]:
+    """Have what has a mark killed when this ends, or this process, however that was."""
+    words = keeper(mark, limits().kill)
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+    assert process.stdin is not None
     try:
         yield
     finally:
-        if process.poll():
-            sys.stderr.write(
-                f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {process.returncode}\n"
-            )
-        _end_outside(process, f"{name}=1")
-        keeping.communicate()
+        process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(limits().stop)
 
 
 def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:
@@ -270,7 +280,6 @@ def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:
         time.sleep(limits().tick)
     # Kill what is left; one that waits for a device dies once that answers.
     _signal_group(group, signal.SIGKILL)
-    kill_marked(mark, limits().kill)
     with suppress(subprocess.TimeoutExpired):
         process.wait(limits().stop)
 

@@ -391,8 +391,9 @@ def remove(control: KernelControl) -> None:
     if control.pin is not None:
         control.pin.unlink()
     # A trainer's world ends by force alone.
+    asked = control.holders()
     for number, seconds in ((signal.SIGTERM, limits().kill), (signal.SIGKILL, limits().stop)):
-        for pid in control.holders():
+        for pid in set(asked) & set(control.holders()):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         deadline = time.monotonic() + seconds

@@ -33,6 +33,12 @@ _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
 
 
+def said(error: OSError) -> str:
+    """Return why no socket could be opened, and what to do where there are too many: ``why)``."""
+    few = error.errno in (errno.EMFILE, errno.ENFILE)
+    return f"{error.strerror})" + "; take fewer links, or raise ulimit -n" * few
+
+
 def give_room(end: socket.socket, size: int) -> None:
     """Let a socket's buffers have a size, bytes, beyond the system's limit; root alone may."""
     for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
@@ -54,9 +60,7 @@ class UdpSocket:
         try:
             self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         except OSError as error:
-            few = error.errno in (errno.EMFILE, errno.ENFILE)
-            remedy = "; take fewer links, or raise ulimit -n" if few else ""
-            raise LinkError(f"cannot open a UDP socket ({error.strerror}){remedy}") from None
+            raise LinkError(f"cannot open a UDP socket ({said(error)}") from None
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # TCP's would grow by themselves
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)

@@ -129,13 +129,6 @@ class RunDirectory:
         """Where the policy file goes."""
         return self.path / "policy.safetensors"
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the policy was written after the newest checkpoint, as at a run's end."""
-        newest, policy = self.checkpoint_path("latest"), self.policy_path
-        times = [path.stat().st_mtime_ns for path in (newest, policy) if path.exists()]
-        return len(times) == 2 and times[0] <= times[1]
-
     def checkpoint_path(self, name: str) -> Path:
         """Return the place of the checkpoint ``latest``, ``previous`` or ``best``."""
         return self.path / "checkpoints" / f"{name}.safetensors"

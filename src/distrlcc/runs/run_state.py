@@ -264,6 +264,11 @@ class RunState:
         }
         return PolicyFile(self.spec, weights.arrays, counters.best_acting, notes)
 
+    def _wrote(self, path: Path) -> bool:
+        """Say whether a policy is of this state, and was scored."""
+        notes = load_policy(path).notes if path.exists() else {}
+        return notes.get("steps") == self.counters.steps and bool(notes.get(self.config.unit))
+
     def summary(self) -> str:
         """Return a line about the best policy."""
         counters, unit = self.counters, self.config.unit
@@ -329,7 +334,7 @@ class RunState:
         loaded = run.load(note)
         if loaded is not None:
             self.load_state_dict(loaded)
-        if self.over and run.has_ended:
+        if self.over and self._wrote(run.policy_path):
             raise ConfigError(f"{run.path} has done {self.over}")
 
 

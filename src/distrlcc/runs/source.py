@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from distrlcc.config import from_toml
+from distrlcc.config import from_dict, from_toml
 from distrlcc.data.manifest import Spaces
 from distrlcc.data.reader import StoredData
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError, DatasetError
+from distrlcc.errors import ConfigError, DatasetError, reading
 from distrlcc.learn.collect import Collector, CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
@@ -209,8 +210,9 @@ def check_data(env: EnvConfig, data: StoredData) -> None:
         ConfigError: The environment's spaces or steps are not those of the data set.
         DatasetError: Those of the data set are not those of this distrlcc.
     """
-    collected = data_env(data)
-    for name in ("observation", "action", "step_ms", "interval_rtts", "pacing", "guard"):
+    names = ("observation", "action", "step_ms", "interval_rtts", "pacing", "guard")
+    collected = data_env(data, *names)
+    for name in names:
         has, expected = getattr(env, name), getattr(collected, name)
         if has != expected:
             raise ConfigError(
@@ -221,17 +223,23 @@ def check_data(env: EnvConfig, data: StoredData) -> None:
     if size != spaces.observation_size:
         raise DatasetError(
             f"{data.folder}: its {spaces.observation!r} observations have "
-            f"{spaces.observation_size} elements, this distrlcc's have {size}; collect again"
+            f"{spaces.observation_size} elements, this distrlcc's have {size}, as env.reward's "
+            "delay_weights also say; collect again"
         )
 
 
-def data_env(data: StoredData) -> EnvConfig:
-    """Return the environment that a data set was collected in.
+def data_env(data: StoredData, *names: str) -> EnvConfig:
+    """Return the environment that a data set was collected in, or some keys of it alone.
 
     Raises:
         DatasetError: It is not one of this distrlcc.
     """
+    text = data.manifest.origin.env
     try:
-        return from_toml(EnvConfig, data.manifest.origin.env, source="its environment")
+        if names:
+            with reading(ConfigError, "its environment cannot be read"):
+                kept = {k: v for k, v in tomllib.loads(text).items() if k in names}
+            return from_dict(EnvConfig, kept, source="its environment")
+        return from_toml(EnvConfig, text, source="its environment")
     except ConfigError as error:
         raise DatasetError(f"{data.folder}: {error}; collect again") from None

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from distrlcc.control.compiled import CACHE_FOLDER, njit
 from distrlcc.control.schemes import LEDBAT, ORACLE
 from distrlcc.control.state import CWND, PACING, SCHEMES, STATE_SIZE, scheme_name
-from distrlcc.errors import CheckpointError
+from distrlcc.errors import CheckpointError, ConfigError
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Link, Scenario
@@ -35,6 +35,8 @@ IntArray = NDArray[np.int64]
 
 _STEP = 10_000_000
 _MILLISECOND = 1_000_000
+MAX_PACKETS = 2**31 - 2**26
+"""What a link may carry in a scenario, as a flow's counts have 31 bits."""
 _FIRST_RING = 64
 _FIELDS = IntervalStats.names()
 _STATE = (
@@ -102,7 +104,7 @@ class Simulator:
         """Put a scenario at link n, at its time zero.
 
         Raises:
-            ConfigError: A flow's scheme is unknown.
+            ConfigError: A flow's scheme is unknown, or the link carries more than `MAX_PACKETS`.
             TraceError: The trace cannot be read.
         """
         if len(scenario.flows) > self.n_flows:
@@ -127,12 +129,27 @@ class Simulator:
             row[col.QUEUE_RING_START] = start = self._queue_ring(n, limit)
             self.queues[start : start + limit] = -1
         self.results[n] = 0
+        self._check_counts(n, scenario)
         self._load_flows(n, scenario)
         sized = any(flow.packets is not None for flow in scenario.flows)
         if not self._with_aqm and (link.is_live or sized):
             self._with_aqm, self._kernel = True, None
         if self.with_best:
             self._first_best(n)
+
+    def _check_counts(self, n: int, scenario: Scenario) -> None:
+        """Refuse a link that carries more packets than a flow can count."""
+        row, end = self.links[n], round(scenario.duration_s * NANOSECONDS)
+        times = np.minimum(np.append(self.times[n, : row[col.SEGMENTS]], end), end)
+        packets = float(self.rates[n, : row[col.SEGMENTS]] @ np.diff(times).astype(float))
+        packets /= 8.0 * PACKET_BYTES * NANOSECONDS
+        if row[col.IS_TRACE]:
+            packets = end / row[col.TRACE_PERIOD] * row[col.TRACE_LENGTH]
+        if packets > MAX_PACKETS:
+            raise ConfigError(
+                f"{scenario.name}: its link carries {packets:.3g} packets, more than a flow can "
+                f"count ({MAX_PACKETS:.3g}); expected a shorter duration_s or a lower rate"
+            )
 
     def _load_schedule(self, n: int, link: Link) -> None:
         self.links[n, col.SEGMENTS] = rows = 1 + len(link.changes)

@@ -26,8 +26,8 @@ from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import expanded, load_trace
 from distrlcc.types import NANOSECONDS
 
-MIN_TRACE_S = 30.0
-"""How long a trace's scenario is at least, s."""
+MIN_TRACE_S, MAX_TRACE_S = 30.0, 4 * 3600.0
+"""Bounds of a trace's scenario, s."""
 TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
 _SUFFIXES = (".up", ".down", ".trace", ".txt")
@@ -161,7 +161,7 @@ def trace_suite(
     for path in paths:
         seconds = load_trace(path).period_ns / NANOSECONDS
         link = Link(trace=path, delay_ms=delay_ms, loss=loss, **limits)
-        seconds = max(seconds, MIN_TRACE_S)
+        seconds = min(max(seconds, MIN_TRACE_S), MAX_TRACE_S)
         scenarios.append(Scenario(f"trace/{Path(path).name}", link, duration_s=seconds))
     return _listed_suite("trace", scenarios)
 

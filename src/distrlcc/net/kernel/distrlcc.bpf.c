@@ -69,6 +69,7 @@ __noinline int step(struct connection *c)
 __noinline int begin(struct connection *c, __u32 generation)
 {
 	struct policy *p;
+	__u64 begun;
 
 	if (!c)
 		return 0;
@@ -86,7 +87,9 @@ __noinline int begin(struct connection *c, __u32 generation)
 	c->rate = p->actions ? 0 : c->rate ? c->rate : p->first_rate;
 	c->cwnd = p->actions && c->cwnd ? c->cwnd : p->first_window;
 	c->action = MAX_ACTIONS;
+	begun = bpf_ktime_get_ns();
 	act(c, drawn(c));
+	__sync_fetch_and_add(&stats.ns, bpf_ktime_get_ns() - begun);
 	__sync_fetch_and_add(&stats.decisions, 1);
 	return 0;
 }

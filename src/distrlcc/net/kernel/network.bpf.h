@@ -280,7 +280,7 @@ static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 	}
 	if (c->guard.on)
 		new = POLICY_OF(c)->actions ? least(new, c->guard.window) : old;
-	if (new != unguarded)
+	if (new < unguarded)
 		__sync_fetch_and_add(&stats.lowered, 1);
 	return new;
 }
