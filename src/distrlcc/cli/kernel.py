@@ -112,8 +112,7 @@ def _report(control: KernelControl) -> str:
         f"  decisions    {figures['decisions']} of {figures['decision_us']:.1f} µs, the longest "
         f"{figures['longest_us']:.0f}; {figures['acks']} ACKs\n"
         f"  guard        left {figures['guarded']:.2%} of them less than was chosen; CUBIC's rule "
-        f"began {figures['guard_entries']} times, ended {figures['guard_exits']} times, "
-        f"{figures['guard_s']:.1f} s in all\n"
+        f"began {figures['guard_entries']} times, {figures['guard_s']:.1f} s in all\n"
         f"  {figures['limited']} steps were limited by the application"
     )
 

@@ -60,7 +60,7 @@ def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> Fl
     """
     rate, delay = scenario.link.rate_mbps, scenario.link.delay_ms
     assert rate is not None, "a trace has no BDP to come back to"
-    found = []
+    found, own = [], 1e-3 * scenario.flows[0].extra_rtt_ms
     changes = [
         change
         for change in scenario.link.changes
@@ -72,7 +72,6 @@ def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> Fl
         delay = delay if change.delay_ms is None else change.delay_ms
         if not rate:  # there is nothing to come back to
             continue
-        own = 1e-3 * scenario.flows[0].extra_rtt_ms
         rtt = 2e-3 * delay + own + 8e-6 * PACKET_BYTES / rate
         bdp = bdp_packets(rate, 1e3 * rtt)
         steps = (ends > change.at_s) & (ends <= until + 1e-9)

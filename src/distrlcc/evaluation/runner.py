@@ -69,11 +69,9 @@ def evaluate(
         parts = runs[first : first + _MOST_RUNS]
         for share in _run(contender, parts, counted, steps, first):
             show((first + share * len(parts)) / len(runs))
-    shared = np.array([len(s.flows) > 1 for s in scenarios] * seeds)
-    traced = np.array([s.link.trace is not None for s in scenarios] * seeds)
     figures = {
         name: values.reshape(seeds, len(scenarios)).T
-        for name, values in _measure(counted, shared, traced).items()
+        for name, values in _measure(counted, scenarios * seeds).items()
     }
     series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
     names = tuple(s.name for s in scenarios)
@@ -248,9 +246,8 @@ def _run(
         steps[parts[n][0]] += kept
 
 
-def _measure(
-    counted: _Counted, shared: NDArray[np.bool_], traced: NDArray[np.bool_]
-) -> dict[str, FloatArray]:
+def _measure(counted: _Counted, scenarios: list[Scenario]) -> dict[str, FloatArray]:
+    """Return the figures of runs, of which each has its scenario."""
     sent, delivered, dropped, random_lost, queueing = counted.counts.T
     queueing_bins, rtt_bins = counted.histograms
     sums = counted.sums
@@ -260,8 +257,10 @@ def _measure(
     queueing_ms = np.where(delivered > 0, queueing / np.maximum(delivered, 1) * 1e-6, np.nan)
     # What is not queueing: exact where the path changes too. On a trace all waiting is queueing, so
     # that without a delay nothing would be left; its grain is the ms.
+    traced = np.array([s.link.trace is not None for s in scenarios])
     base_ms = np.maximum(mean_rtt - queueing_ms, np.where(traced, np.minimum(mean_rtt, 1.0), 0.0))
     # Beside other flows a flow's power is of its own share.
+    shared = np.array([len(s.flows) > 1 for s in scenarios])
     share = np.where(shared, acked / np.maximum(capacity, 1e-9), utilisation)
     return {
         "throughput_mbps": acked * MBIT / seconds,

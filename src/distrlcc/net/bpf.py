@@ -244,12 +244,9 @@ def count_arguments(table: str, member: str) -> int:
     raise FileNotFoundError(errno.ENOENT, f"no {member} in {table}")
 
 
-def map_array(fd: int, size: int | None = None) -> Bytes:
-    """Return the bytes of an array that may be mapped, as a data section is; they change live.
-
-    There are as many as it has, or ``size``, of which those behind it in its last page are 0.
-    """
-    size = int.from_bytes(_info(fd)[12:16], "little") if size is None else size
+def map_array(fd: int) -> Bytes:
+    """Return the bytes of an array that may be mapped, as a data section is; they change live."""
+    size = int.from_bytes(_info(fd)[12:16], "little")
     pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     return np.frombuffer(mmap.mmap(fd, pages), np.uint8)[:size]
 

@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.base import Held
-from distrlcc.errors import LinkError
 from distrlcc.net.device import Block, open_inner, send_marked_out
 from distrlcc.net.namespace import new_network
-from distrlcc.net.udp_socket import give_room, said
+from distrlcc.net.udp_socket import give_room, not_opened
 from distrlcc.policy.kernel_layout import INTERVAL, ONE, RATE_ONE
 from distrlcc.sim.link import NEVER
 from distrlcc.sim.scenario import Flow
@@ -104,7 +103,7 @@ class Wire:
         try:
             ends = _connect(port, port + 1, mark), _connect(port + 1, port, 0)
         except OSError as error:
-            raise LinkError(f"cannot open a TCP connection ({said(error)}") from None
+            raise not_opened("a TCP connection", error) from None
         self._flows[port.to_bytes(2)] = flow
         stack.callback(self._flows.pop, port.to_bytes(2))
         for end in ends:

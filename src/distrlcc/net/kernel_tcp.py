@@ -312,12 +312,12 @@ def _refusals(what: str) -> Iterator[None]:
 
 def _control(policies: int, control: int, stats: int, link: int | None = None) -> KernelControl:
     """Return what these maps hold; no policies where another version's are of another size."""
-    slots, counts = bpf.map_array(policies), layout.STATS_TYPE
+    slots = bpf.map_array(policies)
     fits = len(slots) == 2 * layout.POLICY.itemsize
     return KernelControl(
         control=bpf.map_array(control).view(layout.CONTROL_TYPE).reshape(()),
         policies=slots[: len(slots) * fits].view(layout.POLICY),
-        counted=bpf.map_array(stats, counts.itemsize).view(counts).reshape(()),
+        counted=bpf.map_array(stats).view(layout.STATS_TYPE).reshape(()),
         link=link,
     )
 

@@ -33,10 +33,11 @@ _INT = struct.Struct("i")
 _SHORT = struct.Struct("H")
 
 
-def said(error: OSError) -> str:
-    """Return why no socket could be opened, and what to do where there are too many: ``why)``."""
+def not_opened(what: str, error: OSError) -> LinkError:
+    """Return the error of a socket that the system does not open, with a remedy if it has one."""
     few = error.errno in (errno.EMFILE, errno.ENFILE)
-    return f"{error.strerror})" + "; take fewer links, or raise ulimit -n" * few
+    remedy = "; take fewer links, or raise ulimit -n" if few else ""
+    return LinkError(f"cannot open {what} ({error.strerror}){remedy}")
 
 
 def give_room(end: socket.socket, size: int) -> None:
@@ -60,7 +61,7 @@ class UdpSocket:
         try:
             self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         except OSError as error:
-            raise LinkError(f"cannot open a UDP socket ({said(error)}") from None
+            raise not_opened("a UDP socket", error) from None
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # TCP's would grow by themselves
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)

@@ -81,7 +81,7 @@ CONTROL_TYPE = _struct(
 )
 STATS_TYPE = _struct(
     ("<u8", "sockets released fallbacks acks decisions ns max_ns limited"),
-    ("<u8", "guard_entries guard_exits guard_us busy busy_us busy_start lowered"),
+    ("<u8", "lowered guard_entries guard_us busy busy_us busy_start"),
 )
 INTERVAL = _struct(
     ("<u8", "duration sent acked lost rtt_sum rtt_count rtt_min rtt_last min_rtt inflight"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from distrlcc.config import from_dict, from_toml
+from distrlcc.config import from_dict
 from distrlcc.data.manifest import Spaces
 from distrlcc.data.reader import StoredData
 from distrlcc.env.batch import LinkBatch
@@ -234,12 +234,7 @@ def data_env(data: StoredData, *names: str) -> EnvConfig:
     Raises:
         DatasetError: It is not one of this distrlcc.
     """
-    text = data.manifest.origin.env
-    try:
-        if names:
-            with reading(ConfigError, "its environment cannot be read"):
-                kept = {k: v for k, v in tomllib.loads(text).items() if k in names}
-            return from_dict(EnvConfig, kept, source="its environment")
-        return from_toml(EnvConfig, text, source="its environment")
-    except ConfigError as error:
-        raise DatasetError(f"{data.folder}: {error}; collect again") from None
+    with reading(DatasetError, f"{data.folder}: its environment does not fit", "; collect again"):
+        keys = tomllib.loads(data.manifest.origin.env)
+        kept = {name: keys[name] for name in keys if name in names or not names}
+        return from_dict(EnvConfig, kept, source="manifest.json")

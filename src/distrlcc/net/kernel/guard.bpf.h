@@ -78,7 +78,6 @@ static __always_inline void leave_guard(struct connection *c, struct acked *a)
 		c->rate = clip(rate, p->least_rate, p->greatest_rate);
 		c->cwnd = p->first_window;
 	}
-	__sync_fetch_and_add(&stats.guard_exits, 1);
 	__sync_fetch_and_add(&stats.guard_us, a->now - g->since);
 }
 

@@ -45,8 +45,8 @@ struct control {
 
 struct stats {
 	__u64 sockets, released, fallbacks, acks, decisions, ns, max_ns, limited;
-	__u64 guard_entries, guard_exits, guard_us, busy, busy_us, busy_start;
 	__u64 lowered; /* decisions of which the guard left less */
+	__u64 guard_entries, guard_us, busy, busy_us, busy_start;
 };
 
 /* What was seen in a step: us and packets; Indigo's averages with 16 bits after the point. Timeouts
