@@ -49,6 +49,10 @@ class Ack:
     """Packets per second over the acknowledged packet's flight (delivery-rate draft)."""
     marked: int = 0
     """Packets newly found to carry a mark of congestion (ECN); 0 where marks cannot be seen."""
+    undone: bool = False
+    """Whether it shows that the newest recovery or timeout was spurious, which is then undone."""
+    begins_recovery: bool = False
+    """Whether ``lost`` has a packet that was sent since the last recovery began."""
 
 
 @dataclass(slots=True)
@@ -69,7 +73,7 @@ class IntervalStats:
     lost: FloatArray
     """Packets found lost in the step."""
     timeouts: FloatArray
-    """Times the timer fired in the step: 1 s of silence in the simulator, an RTO on real links."""
+    """Times the timer fired in the step: no ACK for RFC 6298's timeout."""
     rtt_sum: FloatArray
     """Sum of the RTT samples of the step, s."""
     rtt_min: FloatArray
@@ -92,6 +96,8 @@ class IntervalStats:
     """Indigo: EWMA of BBR's delivery rate, Mbit/s."""
     send_rate_ewma: FloatArray
     """Indigo: EWMA of Vegas' sending rate, Mbit/s."""
+    spurious: FloatArray
+    """Packets acknowledged in the step that had been found lost before, which they were not."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

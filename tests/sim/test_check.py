@@ -16,7 +16,7 @@ from distrlcc.sim.check import Script, compare, random_script
 from distrlcc.sim.scenario import Flow, Link, Scenario
 
 FOLDER = Path(distrlcc.sim.__file__).parent
-MODULES = ("aqm", "acks", "capacity", "live_queue", "kernel")
+MODULES = ("aqm", "acks", "capacity", "reordering", "live_queue", "kernel")
 """What is compiled, in the order of imports."""
 
 
@@ -45,6 +45,19 @@ CORNERS = {
     ),
 }
 """Links beyond those of random scripts, with their flows and the greatest window of each."""
+
+
+def _long_ago() -> Script:
+    """Return a script whose greatest lateness comes early, more than 10 s before its end."""
+    link = Link(rate_mbps=6, delay_ms=20, queue_packets=60, loss=0.02, reorder="0.1:50")
+    rng, steps = np.random.default_rng(1), 300
+    windows = np.where(np.arange(steps) < 50, rng.uniform(2, 90, steps), 20.0).round()
+    scenario = Scenario("long ago", link, duration_s=0.05 * steps)
+    return Script(scenario, [50_000_000] * steps, windows[:, None].tolist(), [[0.0]] * steps)
+
+
+def test_they_agree_when_a_lateness_is_of_long_ago() -> None:
+    assert compare(_long_ago()) is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +100,84 @@ MUTANTS = {
     "departures after arrivals": ("queues[place] <= now", "queues[place] < now"),
     "opportunity at the arrival is used": ("cursor_time <= now:", "cursor_time < now:"),
     "timer before ACK": ("if ack_time <= time:", "if ack_time < time:"),
-    "wrong timeout": ("last_activity + col.TIMEOUT_NS", "last_activity + 999000000"),
+    "timer: another least timeout": ("max(rttvar, MIN_RTO)", "max(rttvar, MIN_RTO + 1)"),
+    "timer: the RTT does not count": ("base = (srtt >> 3) +", "base = 0 +"),
+    "timer: the variation does not count": ("max(rttvar, MIN_RTO)", "MIN_RTO"),
+    "timer: smoothed too fast": ("error = rtt - (srtt >> 3)\n", "error = rtt - (srtt >> 2)\n"),
+    "timer: its variation never falls": ("abs(error) - (rttvar >> 2)", "abs(error)"),
+    "timer: it does not back off": ("base << min(backoff, MOST_DOUBLINGS)", "base"),
+    "timer: an ACK does not end the back-off": ("backoff = 0\n", "pass\n"),
+    "timer: each packet restarts it": (
+        "if pending > 0 and sent == next_ack:",
+        "if pending > 0:",
+    ),
+    "timer: an ACK does not restart it": (
+        "timer_start = now\n                    last_rtt",
+        "last_rtt",
+    ),
+    "timer: no handshake came first": ("srtt = 8 * rtt\n", "srtt = 8\n"),
+    "timer: a handshake over the first delay": (
+        "row_at(link, times[n], now)] + extra, 1",
+        "0] + extra, 1",
+    ),
+    "undo: a spurious timeout stays": ("undone = seq < flows[f, col.PROBE]", "undone = False"),
+    "undo: any timeout": ("undone = seq < flows[f, col.PROBE]", "undone = True"),
+    "undo: to what the newest timeout left": (
+        "if backoff == 0:\n                                    copy_row",
+        "if True:\n                                    copy_row",
+    ),
+    "late: by the loss": ("number + LATE_FLOW", "number"),
+    "late: packets keep their order": ("<= ack_at:", "<= FOREVER:"),
+    "late: a tie goes to the newer": ("R_ACK_TIME] <= ack_at", "R_ACK_TIME] < ack_at"),
+    "late: two later ones are enough": ("PACKET_THRESHOLD + 1", "PACKET_THRESHOLD + 2"),
+    "late: patience without the lateness seen": (
+        "flow[col.LATENESS] + (flow[col.LATENESS] >> 2)",
+        "0",
+    ),
+    "late: no quarter more": (
+        "flow[col.LATENESS] + (flow[col.LATENESS] >> 2)",
+        "flow[col.LATENESS]",
+    ),
+    "late: a finer clock": ("max(least >> 2, GRANULARITY)", "least >> 2"),
+    "late: the threshold counts for ever": ("surely = 0", "pass"),
+    "late: patience has no end": ("min(window, base)", "window"),
+    "late: the RTT of any packet": (
+        "        flow[col.LARGEST_RTT] = rtt\n    else:",
+        "        pass\n    flow[col.LARGEST_RTT] = rtt\n    if seq < flow[col.LARGEST]:",
+    ),
+    "late: the newest lateness": ("if late >= flow[col.LATENESS] or", "if True or"),
+    "late: a lateness counts for ever": ("> LATE_FOR", "> FOREVER"),
+    "late: who was lost never comes": ("return (0 if fate > 0 else 1), undone", "return 1, undone"),
+    "late: overtaken ones are smoothed": ("newest = seq > flows[f, col.LARGEST]", "newest = True"),
+    "late: the scheme hears of the packet, not the losses": (
+        "told = flows[f, col.LARGEST_LOST] + 1",
+        "told = seq",
+    ),
+    "late: losses are told twice": ("flows[f, col.UNREPORTED] = 0\n", "pass\n"),
+    "late: the timer finds none": (
+        "if reorders and flows[f, col.LOSS_TIME] <= now:",
+        "if False:",
+    ),
+    "late: who came before the scheme was told is lost": ("flow[col.UNREPORTED] -= 1", "pass"),
+    "undo: after it the next one must be of newer packets": (
+        "flow[col.RECOVERY_UNTIL] = flow[col.RECOVERY_FROM]",
+        "pass",
+    ),
+    "late: spurious ones do not count": ("flow[col.STEP_SPURIOUS] += 1", "pass"),
+    "undo: a recovery stays": ("undone = flow[col.BEGINS] == 0", "pass"),
+    "undo: one that the scheme does not know of": (
+        "undone = flow[col.BEGINS] == 0",
+        "undone = True",
+    ),
+    "undo: one of a recovery's losses is enough": ("if flow[col.RECOVERY_LOST] == 0:", "if True:"),
+    "undo: losses of the recovery before count": (
+        "elif fate > 0 and seq >= flow[col.RECOVERY_FROM]:",
+        "elif fate > 0:",
+    ),
+    "undo: the recovery's row is of its end": (
+        "if begins:\n                                copy",
+        "if lost > 0:\n                                copy",
+    ),
     "service rounded down": ("begin + (work + rate - 1) // rate", "begin + work // rate"),
     "delay of the arrival, not the departure": ("departure >= row_end", "departure > row_end"),
     "ACKs overtake": ("ack_at = max(back, last_ack)", "ack_at = back"),
@@ -220,6 +310,14 @@ KINDS = {
     "random losses": r"loss=0\.(01|3)",
     "base RTT": "trace=None.*changes=\\(\\)",
     "silence": r"rate_mbps=0\.0\b",
+    "late: a lateness counts": "long ago",
+    "late": "reorder='",
+    "undo: a rec": "reorder='",
+    "undo: one": "reorder='",
+    "undo: losses": "reorder='",
+    "undo: the": "reorder='",
+    "undo: after": "reorder='",
+    "undo: one that": "reorder='",
 }
 """Which links, by their text, show a mistake whose name begins so; any link shows the others."""
 
@@ -244,14 +342,20 @@ def _mutant(old: str, new: str) -> Callable[..., int]:
         tree.body = [each for each in tree.body if not _is_import_of_compiled(each)]
         namespace["njit"] = lambda function: function
         exec(compile(tree, name, "exec"), namespace)
-        if name == "aqm":
-            namespace["aqm"] = SimpleNamespace(**namespace)
+        if name in ("aqm", "reordering"):
+            namespace[name] = SimpleNamespace(**namespace)
     assert changed, f"the mutant's target is gone: {old!r}"
     advance: Callable[..., int] = namespace["advance"]
     return advance
 
 
 FIRST = {
+    "undo: a spurious timeout stays": 46,
+    "undo: to what the newest timeout left": 46,
+    "undo: a recovery stays": 49,
+    "undo: losses of the recovery before count": 49,
+    "undo: the recovery's row is of its end": 49,
+    "late: patience has no end": 49,
     "queue holds one more": 18,
     "departures after arrivals": 37,
     "opportunity at the arrival is used": 5,
@@ -280,6 +384,8 @@ def _agrees(
 ) -> bool:
     """Compare on random scenarios whose link's text has a ``kind``."""
     scripts = (random_script(seed=7, number=k) for k in count(first))
+    if kind == "long ago":
+        scripts, kind = iter([_long_ago()]), ""
     wanted = (script for script in scripts if re.search(kind, str(script.scenario.link)))
     with np.errstate(over="ignore"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("distrlcc.sim.simulator._compiled_kernel", lambda _: kernel)

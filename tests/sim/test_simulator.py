@@ -25,6 +25,15 @@ def _run(link: Link, *flows: Flow, steps: int = 300, **options: bool) -> tuple[S
     return simulator, {"used": used, "capacity": capacity}
 
 
+def timeout_after(handshake_ms: float, *rtts_ms: float) -> float:
+    """Return the timeout that RFC 6298 has after some RTTs, s, as the handshake's was the first."""
+    smoothed, variation = handshake_ms, handshake_ms / 2
+    for rtt in rtts_ms:
+        variation += (abs(smoothed - rtt) - variation) / 4
+        smoothed += (rtt - smoothed) / 8
+    return (smoothed + max(4 * variation, 200.0)) * 1e-3
+
+
 @pytest.mark.parametrize("cwnd", [20, 41, 61])
 def test_one_bdp_fills_the_link_without_a_queue(cwnd: int) -> None:
     # 12.032 Mbit/s is a packet a millisecond: 40 ms of propagation, 1 of service: 41.
@@ -243,7 +252,8 @@ def test_nothing_is_used_in_silence() -> None:
     # 300 packets wait for a rate at which each takes a part of a ns more than the rate says.
     link = Link(rate_mbps=0.0, delay_ms=5, changes=(Change(1.0, rate_mbps=77.7),))
     simulator, totals = _run(link, Flow(cwnd=300), steps=99)
-    assert simulator.results[0, col.QUEUE] == pytest.approx(300, abs=1e-3)
+    # And two that the timer sent, after 0.21 and 0.42 s more.
+    assert simulator.results[0, col.QUEUE] == pytest.approx(302, abs=1e-3)
     assert totals == {"used": 0.0, "capacity": 0.0}
     assert (simulator.results[:, col.USED] >= 0).all()
 
@@ -257,11 +267,12 @@ def test_a_flow_of_a_size_is_complete_when_that_is_acknowledged() -> None:
     assert np.isnan(simulator.completions()[2])
     assert simulator.flows[:2, col.SENT].tolist() == [30, 10]
     # What is lost is sent again: five at once into a queue of three, whose last two nothing tells
-    # of before the timer a second later; then its packet, and two more for those.
+    # of before the timer 0.22 s later; then its packet, and two more for those.
     simulator, _ = _run(replace(link, queue_packets=3), Flow(cwnd=5, packets=5), steps=150)
     row = simulator.flows[0]
     assert (row[col.SENT], row[col.DELIVERED], row[col.DROPPED]) == (7, 5, 2)
-    assert simulator.completions()[0] == pytest.approx(1.0 + 0.023 + 0.021 + 0.021)
+    timeout = timeout_after(20, 21, 22, 23)
+    assert simulator.completions()[0] == pytest.approx(0.023 + timeout + 0.021 + 0.021, abs=1e-8)
 
 
 def test_a_trace_wraps() -> None:
@@ -398,3 +409,98 @@ def test_more_packets_than_a_flow_can_count_are_refused(link: Link) -> None:
     simulator.load(0, Scenario("short", link, duration_s=30.0))
     with pytest.raises(ConfigError, match="more than a flow can count"):
         simulator.load(0, Scenario("long", link, duration_s=10_000.0))
+
+
+def _scheme_shares(link: Link, seconds: float, seed: int = 3) -> dict[str, tuple[float, float]]:
+    """Return what each scheme has acknowledged of the capacity, and found lost that came late."""
+    simulator = Simulator(len(REAL_SCHEMES))
+    for n, scheme in enumerate(REAL_SCHEMES):
+        flow = Flow(scheme)
+        simulator.load(n, Scenario(scheme, link, (flow,), duration_s=seconds, seed=seed))
+    acked, spurious, capacity = (np.zeros(len(REAL_SCHEMES)) for _ in range(3))
+    for _ in range(round(seconds / 0.05)):
+        simulator.advance(50_000_000)
+        stats = simulator.stats()
+        acked += stats.acked
+        spurious += stats.spurious
+        capacity += simulator.results[:, col.CAPACITY]
+    figures = zip((acked / capacity).tolist(), (spurious / acked).tolist(), strict=True)
+    return dict(zip(REAL_SCHEMES, figures, strict=True))
+
+
+REAL_SCHEMES = ("reno", "cubic", "vegas", "copa", "bbr", "ledbat")
+
+
+def test_no_scheme_falls_off_where_the_rtt_passes_any_time_from_300_ms_to_3_s() -> None:
+    before: dict[str, tuple[float, float]] = {}
+    for rtt_ms in (300, 450, 675, 998, 1002, 1500, 2250, 3000):
+        bdp = round(12e6 * rtt_ms / 1e3 / 8 / 1504)
+        link = Link(rate_mbps=12, delay_ms=rtt_ms / 2, queue_packets=bdp)
+        shares = _scheme_shares(link, seconds=100 * rtt_ms / 1e3)
+        for scheme, (share, _) in shares.items():
+            # LEDBAT has no more than 100 ms of queue, and grows by a packet in each round trip.
+            # BBR starts with windows of its least RTT's, and 100 round trips are not many.
+            assert scheme == "ledbat" or share > 0.65, (scheme, rtt_ms)
+            assert share > 0.65 * before.get(scheme, (0.0, 0.0))[0], (scheme, rtt_ms)
+        before = shares
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("reorder", ["0.001:6", "0.01:3", "0.2:6", "0.5:6", "0.05:30", "0.3:20"])
+def test_reordering_takes_nothing_from_a_scheme(reorder: str, seed: int) -> None:
+    link = Link(rate_mbps=12, delay_ms=20, queue_packets=100)
+    straight = _scheme_shares(link, 30.0, seed)
+    crooked = _scheme_shares(replace(link, reorder=reorder), 30.0, seed)
+    for scheme in REAL_SCHEMES:
+        assert crooked[scheme][0] > 0.9 * straight[scheme][0], scheme
+        assert crooked[scheme][1] < 0.02, scheme
+
+
+def test_a_silence_that_ends_gives_each_scheme_its_window_again() -> None:
+    """The queue holds all that was sent, so each timeout was spurious."""
+    changes = Change(10.0, rate_mbps=0.0), Change(14.0, rate_mbps=12.0)
+    link = Link(rate_mbps=12, delay_ms=20, queue_packets=1000, changes=changes)
+    simulator = Simulator(len(REAL_SCHEMES))
+    for n, scheme in enumerate(REAL_SCHEMES):
+        simulator.load(n, Scenario(scheme, link, (Flow(scheme),), duration_s=20))
+    for _ in range(1000):
+        simulator.advance(STEP)
+    before = simulator.control[:, CWND].copy()
+    for _ in range(390):
+        simulator.advance(STEP)
+    assert (simulator.flows[:, col.BACKOFF] >= 2).all()
+    assert (simulator.control[:, CWND] <= 2.0).all()  # Copa's least
+    for _ in range(15):
+        simulator.advance(STEP)
+    assert (simulator.control[:, CWND] > 0.5 * before).all()
+
+
+def test_a_reordering_link_goes_on_from_a_checkpoint_and_its_rings_grow() -> None:
+    link = Link(rate_mbps=50, delay_ms=40, queue_packets=400, reorder="0.1:30", loss=0.01)
+    scenario = Scenario("reorder", link, (Flow("cubic"), Flow("bbr", start_s=1.0)))
+    whole, first = Simulator(1, 2), Simulator(1, 2)
+    for simulator in (whole, first):
+        simulator.load(0, scenario)
+        for _ in range(300):
+            simulator.advance(STEP)
+    assert (whole.flows[:, col.RING_MASK] >= 255).all()
+    again = Simulator(1, 2)
+    again.load_state_dict(first.state_dict())
+    for simulator in (whole, again):
+        for _ in range(200):
+            simulator.advance(STEP)
+    assert (whole.flows == again.flows).all()
+
+
+@pytest.mark.parametrize(
+    "reorder",
+    ["", "0.2", "0:5", "0.2:", "0.2:0", "1.5:3", "-1:3", "0.1:2000", "nan:3", "a:b", "1:2:3"],
+)
+def test_reordering_that_does_not_read_is_refused(reorder: str) -> None:
+    with pytest.raises(ConfigError, match="expected P:MS"):
+        Link(rate_mbps=12, reorder=reorder)
+
+
+def test_reordering_and_delayed_acks_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="expected one of delayed_acks and reorder"):
+        Link(rate_mbps=12, reorder="0.2:6", delayed_acks=True)

@@ -31,10 +31,14 @@ class Network:
     loss: float = 0.0
     jitter_ms: float = 0.0
     """Each packet is late by up to this, at random: that reorders."""
+    late: tuple[float, float] = (0.0, 0.0)
+    """Such a share of the packets, no ACKs, is so late, ms."""
     batch_ms: float = 0.0
     """The receiver reads this seldom, and answers a batch with one ACK."""
     outage_ms: tuple[float, float] = (0.0, 0.0)
     """Everything sent between these times is lost."""
+    silence_ms: float = 0.0
+    """For so long the link serves nothing, from 500 ms on."""
     seed: int = 1
 
 
@@ -51,12 +55,14 @@ class Transfer:
         self.packets, self.network, self.options = packets, network, options
         self.make_controller = controller
         self.random = random.Random(network.seed)
-        self.link = RateLink([(0, round(network.rate_mbps * 1e6))], DropTail(network.queue))
+        rate, silence = round(network.rate_mbps * 1e6), round(network.silence_ms * MS)
+        rates = [(0, rate), (500 * MS, 0), (500 * MS + silence, rate)] if silence else [(0, rate)]
+        self.link = RateLink(rates, DropTail(network.queue))
         self.now = 0
         self.events: list[tuple[int, int, Callable[..., None], tuple[bytes, ...]]] = []
         self.count = itertools.count()
         self.queued: dict[int, bytes] = {}
-        self.lost_on_the_way = self.acked = self.found_lost = 0
+        self.lost_on_the_way = self.acked = self.found_lost = self.spurious = 0
         self.delivered: set[int] = set()
         self.timeouts: list[int] = []
         self.batch: list[bytes] = []
@@ -113,10 +119,11 @@ class Transfer:
 
     def _on_answer(self, datagram: bytes) -> None:
         if self.sender is None:
-            self.opening.on_datagram(datagram)
+            self.opening.on_datagram(datagram, now=self.now)
             if self.opening.answer is not None:
                 controller = self.make_controller(self.now)
-                self.sender = Sender(controller, self.options, now=self.now)
+                first = self.opening.rtt
+                self.sender = Sender(controller, self.options, now=self.now, first_rtt=first)
             return
         ack = wire.decode(datagram)
         if not isinstance(ack, Acknowledgement) or not authentic(datagram, self.opening.key):
@@ -124,9 +131,10 @@ class Transfer:
         if self.end is not None:
             self.ended = ack.ranges[0][1] > self.sender.next_number
             return
-        acked, lost = self.sender.on_ack(ack.ranges, now=self.now)
+        acked, lost, spurious = self.sender.on_ack(ack.ranges, now=self.now)
         self.acked += len(acked)
-        self.found_lost += len(lost)
+        self.found_lost += len(lost) - len(spurious)
+        self.spurious += len(spurious)
         if self.acked >= self.packets:
             self.end = Repeat(10**10, now=self.now)
 
@@ -148,6 +156,8 @@ class Transfer:
 
     def _travel(self, call: Callable[[bytes], None], datagram: bytes) -> None:
         delay = self.network.delay_ms + self.random.random() * self.network.jitter_ms
+        if call == self._arrive and self.random.random() < self.network.late[0]:
+            delay += self.network.late[1]
         self._push(self.now + round(delay * MS), call, datagram)
 
     def _push(self, time: int, call: Callable[..., None], *datagram: bytes) -> None:

@@ -34,8 +34,9 @@ def test_one_round_trip_and_an_answer_that_was_lost() -> None:
     assert len(reply) < len(hello)
     # The answer was lost: the sender asks again, and gets the same.
     assert receiver.on_datagram(first(sender, 250 * MS), HERE) == (reply, None)
-    sender.on_datagram(reply)
+    sender.on_datagram(reply, now=1100 * MS)
     assert (sender.waiting, sender.failure) == (False, "")
+    assert sender.rtt == 1000 * MS  # at most, as nobody knows which HELLO was answered
     assert sender.answer is not None
     assert sender.answer.max_datagram == 1472
     assert sender.key == session.key != session_key(7, bytes([7]) * 16)
@@ -72,7 +73,7 @@ def test_a_full_receiver_and_a_greedy_host_are_refused_with_the_reason() -> None
         sender = opening(number)
         reply, _ = receiver.on_datagram(first(sender), (host, 1))
         assert reply is not None
-        sender.on_datagram(reply)
+        sender.on_datagram(reply, now=80 * MS)
         return sender.failure
 
     assert not any(ask(number, f"host {number // 16}") for number in range(63))
@@ -99,7 +100,7 @@ def test_another_version_is_told() -> None:
     assert isinstance(answer, Answer)
     assert (answer.session, answer.refusal) == (7, "expected version 3")
     # What the refusal of a receiver of version 1 looks like to this version:
-    sender.on_datagram(of_version(1, reply))
+    sender.on_datagram(of_version(1, reply), now=80 * MS)
     assert "speaks version 1 of the protocol and this is version 3" in sender.failure
     # Nothing is answered to what is shorter than the answer, or no HELLO.
     assert receiver.on_datagram(newer[:20], HERE) == (None, None)
@@ -125,11 +126,11 @@ def test_forgers_that_do_not_see_packets_change_nothing(seed: int) -> None:
         rng.randbytes(40),
     ]
     for forgery in forgeries:
-        sender.on_datagram(forgery)
+        sender.on_datagram(forgery, now=80 * MS)
     assert (sender.waiting, sender.ignored) == (True, len(forgeries))
-    sender.on_datagram(reply)
+    sender.on_datagram(reply, now=80 * MS)
     assert sender.answer is not None
-    sender.on_datagram(reply)
+    sender.on_datagram(reply, now=80 * MS)
     assert sender.ignored == len(forgeries) + 1
 
 

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from distrlcc.transport.recovery import (
     DeliveryRate,
+    FoundLost,
     Outstanding,
+    Reordering,
     RttEstimator,
     pacing_interval,
 )
@@ -29,22 +31,59 @@ def test_rtts_by_hand() -> None:
     take(rtt, 140)
     # Rule 2.3: RTTVAR = 3/4 * 50 + 1/4 * |100 - 140|, SRTT = 7/8 * 100 + 1/8 * 140.
     assert (rtt.smoothed, rtt.variation) == (105 * MS, 47.5 * MS)
-    assert rtt.rto == 295 * MS
+    assert rtt.rto == 305 * MS  # at least 200 ms beyond the smoothed RTT, as in Linux
     take(rtt, 65)
     assert (rtt.smoothed, rtt.variation) == (100 * MS, 45.625 * MS)
-    assert rtt.rto == 282.5 * MS
+    assert rtt.rto == 300 * MS
     assert (rtt.minimum, rtt.latest) == (65 * MS, 65 * MS)
 
 
-def test_back_off_doubles_between_the_limits_and_no_finer_than_a_millisecond() -> None:
+def test_a_handshake_is_the_first_sample_and_no_least_rtt() -> None:
+    rtt = RttEstimator(2000 * MS)
+    assert (rtt.rto, rtt.minimum, rtt.latest) == (6000 * MS, 0, 0)
+    take(rtt, 100)
+    assert (rtt.smoothed, rtt.minimum) == (1762.5 * MS, 100 * MS)
+
+
+def test_back_off_doubles_between_the_limits() -> None:
     rtt, waits = take(RttEstimator(), 10), []
     for _ in range(5):
         waits.append(rtt.rto // MS)
         rtt.backoff += 1
-    assert waits == [200, 400, 800, 1600, 3200]
+    assert waits == [210, 420, 840, 1680, 3360]
     rtt.backoff = 10**6
     assert rtt.rto == 60_000 * MS
-    assert take(RttEstimator(), 300, times=100).rto == pytest.approx(301 * MS, abs=1)
+    assert take(RttEstimator(), 300, times=100).rto == pytest.approx(500 * MS, abs=1)
+    # A path longer than the longest back-off has a timeout beyond its RTT.
+    rtt = RttEstimator(70_000 * MS)
+    rtt.backoff = 3
+    assert rtt.rto == 210_000 * MS
+
+
+def test_what_was_found_lost_is_remembered_for_two_seconds() -> None:
+    lost = FoundLost()
+    for number, now in ((3, 0), (4, 0), (9, 1500), (12, 1900)):
+        lost.add(number, (number, 0, 0, 0), now=now * MS)
+    assert lost.take(4, 9, now=1900 * MS) == [(4, (4, 0, 0, 0))]
+    assert lost.take(0, 10, now=2100 * MS) == [(9, (9, 0, 0, 0))]  # 3 is of too long ago
+    assert lost.take(0, 99, now=3900 * MS) == [(12, (12, 0, 0, 0))]
+    for number in range(100):
+        lost.add(number, (0, 0, 0, 0), now=number * 100 * MS)
+    assert len(lost._numbers) == len(lost._packets) == 21
+
+
+def test_patience_grows_with_the_lateness_that_is_seen() -> None:
+    reordering, rtt = Reordering(), take(RttEstimator(), 40)
+    reordering.on_ack(5, 40 * MS, now=40 * MS)
+    assert (reordering.seen, reordering.patience(rtt)) == (False, 50 * MS)  # a quarter of the least
+    reordering.on_ack(3, 72 * MS, now=72 * MS)  # 32 ms late
+    assert (reordering.seen, reordering.patience(rtt)) == (True, 80 * MS)
+    reordering.on_ack(4, 50 * MS, now=80 * MS)
+    assert reordering.patience(rtt) == 80 * MS  # the greatest of the last 10 s counts
+    reordering.on_ack(2, 56 * MS, now=10_073 * MS)
+    assert reordering.patience(rtt) == 60 * MS
+    reordering.on_ack(1, 9999 * MS, now=10_074 * MS)
+    assert reordering.patience(rtt) == 40 * MS + rtt.timeout  # no more than a timeout
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=4000))
@@ -63,7 +102,7 @@ def test_outstanding_is_a_dictionary_of_numbers(steps: list[tuple[bool, int]]) -
             assert outstanding.take(start, stop) == expected
         assert outstanding.count == len(plain)
         assert outstanding.lowest == min(plain, default=sent)
-    assert outstanding.below(sent) == [(n, stamp[0]) for n, stamp in sorted(plain.items())]
+    assert list(outstanding.below(sent)) == [(n, stamp[0]) for n, stamp in sorted(plain.items())]
 
 
 def test_ten_packets_one_per_millisecond() -> None:

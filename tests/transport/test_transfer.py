@@ -49,9 +49,9 @@ def test_a_flow_ends_whatever_is_lost_and_reordered(
 ) -> None:
     done = finish("cubic", Network(loss=loss, jitter_ms=jitter_ms, seed=seed))
     assert done.lost_on_the_way > 0
-    if jitter_ms:
-        assert done.receiver.reordered > 20
-    else:  # all that is found lost is lost
+    assert (done.receiver.reordered > 20) == bool(jitter_ms)
+    if not jitter_ms:  # all that is found lost is lost
+        assert done.spurious == 0
         assert done.found_lost <= len(set(range(done.sender.next_number)) - done.delivered)
 
 
@@ -70,7 +70,7 @@ def test_a_full_link_without_loss() -> None:
 
 
 @pytest.mark.parametrize("batch_ms", [0.0, 5.0])
-def test_reordering_within_the_thresholds_is_no_loss_and_beyond_it_is(batch_ms: float) -> None:
+def test_reordering_within_the_thresholds_is_no_loss_and_beyond_it_is_once(batch_ms: float) -> None:
     """A packet a millisecond, each late by up to 2.9 ms: overtaken by two at most.
 
     Packet and ACK together are late by less than an eighth of the RTT, 60 ms or more.
@@ -78,8 +78,33 @@ def test_reordering_within_the_thresholds_is_no_loss_and_beyond_it_is(batch_ms: 
     way = Network(queue=None, delay_ms=30.0, jitter_ms=2.9, batch_ms=batch_ms)
     done = finish("fixed", way)
     assert done.receiver.reordered > 40
-    assert done.found_lost == 0
-    assert finish("fixed", Network(queue=None, jitter_ms=15.0)).found_lost > 10
+    assert done.found_lost == done.spurious == 0
+    far = finish("fixed", Network(queue=None, jitter_ms=15.0, batch_ms=batch_ms), 5 * PACKETS)
+    assert far.receiver.reordered > 200
+    assert (far.found_lost, far.timeouts) == (0, [])
+    assert 0 < far.spurious < 0.02 * far.acked
+
+
+@pytest.mark.parametrize("name", ["cubic", "reno", "vegas", "copa", "bbr", "ledbat"])
+def test_reordering_takes_nothing_from_a_scheme(name: str) -> None:
+    straight, crooked = (
+        finish(name, Network(delay_ms=20.0, late=late), 1500) for late in ((0.0, 0.0), (0.2, 6.0))
+    )
+    assert crooked.receiver.reordered > 50
+    assert crooked.now < 1.1 * straight.now
+    assert crooked.spurious < 0.02 * crooked.acked
+
+
+@pytest.mark.parametrize("name", ["cubic", "reno", "vegas", "copa", "bbr", "ledbat"])
+def test_a_path_that_falls_silent_and_delivers_late_costs_no_window(name: str) -> None:
+    """The link serves nothing for 2 s, and then all that it held: each timeout was spurious."""
+    ends = {}
+    for silence in (0.0, 2000.0):
+        done = Transfer(partial(_scheme, name), 3000, Network(queue=None, silence_ms=silence))
+        done.run()
+        ends[silence] = done
+    assert len(ends[2000.0].timeouts) >= 2
+    assert ends[2000.0].now - ends[0.0].now < 2500 * MS
 
 
 def test_an_outage_backs_off_and_ends() -> None:

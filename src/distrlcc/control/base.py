@@ -30,8 +30,8 @@ class Controller(Protocol):
     def on_timeout(self, *, now: int, sent: int) -> None:
         """Learn that the timer fired; a probe packet follows the ``sent`` ones.
 
-        In the simulator nothing was sent or acknowledged for one second; on real links nothing was
-        acknowledged for RFC 6298's timeout.
+        Nothing was acknowledged for RFC 6298's timeout. The next `Ack` may say that this was
+        spurious.
         """
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:

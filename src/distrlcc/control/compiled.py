@@ -1,8 +1,9 @@
 """``njit`` with a disk cache that sees every edit.
 
 numba's own cache misses edits to functions in other modules. So the cache folder's name holds a
-hash of every source file of `distrlcc.control`, `distrlcc.sim`, `distrlcc.env` and of the package's
-own folder: an edit means a new folder, and another copy of the same sources compiles nothing anew.
+hash of every source file that compiled functions take something from: those of `distrlcc.control`,
+`distrlcc.sim`, `distrlcc.env`, of the package's own folder, and `distrlcc.transport.recovery`. An
+edit means a new folder, and another copy of the same sources compiles nothing anew.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,10 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def _source_hash() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
-    for folder in ("", "control", "sim", "env"):
-        for path in sorted((_PACKAGE / folder).glob("*.py")):
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
+    files = [sorted((_PACKAGE / folder).glob("*.py")) for folder in ("", "control", "sim", "env")]
+    for path in (*chain(*files), _PACKAGE / "transport" / "recovery.py"):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

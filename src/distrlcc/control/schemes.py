@@ -87,8 +87,27 @@ def on_ack(
 
 
 @njit
+def copy_row(source: FloatArray, to: FloatArray) -> None:
+    """Copy a scheme's row."""
+    for k in range(STATE_SIZE):
+        to[k] = source[k]
+
+
+@njit
+def undo(s: FloatArray, before: FloatArray) -> None:
+    """Give a scheme the row from before a recovery or timeout that was spurious.
+
+    The window is not less than it is now (RFC 4015 section 3.3). Whatever the scheme measured
+    meanwhile is measured again: the newest figures of a round trip at most.
+    """
+    cwnd = max(s[CWND], before[CWND])
+    copy_row(before, s)
+    s[CWND] = cwnd
+
+
+@njit
 def on_timeout(scheme: int, s: FloatArray, sent: int) -> None:
-    """Tell the scheme that nothing was sent or acknowledged for one second."""
+    """Tell the scheme that nothing was acknowledged for a timeout (RFC 6298)."""
     if scheme in (RENO, LEDBAT):
         reno.on_timeout(s, sent)
     elif scheme == CUBIC:
@@ -127,10 +146,12 @@ class SchemeController:
         self._seed, self._parameter = seed, float(parameter)
         self.state = np.zeros(STATE_SIZE)
         """The scheme's row; see `distrlcc.control.state`."""
+        self._before = np.zeros(STATE_SIZE)
         self.begin(now=now)
 
     def begin(self, *, now: int) -> None:
         """Start anew, where the flow starts later than was known."""
+        self._timed_out = False
         initialise(self._scheme, self.state, now, self._seed, self._parameter)
 
     @property
@@ -144,13 +165,21 @@ class SchemeController:
         return float(self.state[PACING])
 
     def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Take one acknowledgement."""
+        """Take one acknowledgement; undo what the sender found spurious."""
+        self._timed_out = False
+        if ack.undone:
+            undo(self.state, self._before)
+        if ack.begins_recovery:
+            self._before[:] = self.state
         counts = ack.seq, ack.sent, ack.lost, ack.inflight, ack.delivered, ack.prior_delivered
         rate = float(ack.delivery_rate)
         on_ack(self._scheme, self.state, now, ack.rtt_ns, *counts, rate, ack.marked)
 
     def on_timeout(self, *, now: int, sent: int) -> None:
-        """React to one second of silence."""
+        """React to a timeout."""
+        if not self._timed_out:
+            self._before[:] = self.state
+        self._timed_out = True
         on_timeout(self._scheme, self.state, sent)
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:

@@ -53,7 +53,8 @@ class Scheme(NamedTuple):
     """Of ``s, now, seed``, at the flow's start: a row of zeros but for the initial window."""
     on_ack: OnAck
     on_timeout: Callable[[FloatArray, int], None]
-    """Of ``s, sent``, when nothing was sent or acknowledged for one second."""
+    """Of ``s, sent``, when nothing was acknowledged for a timeout. If that proves spurious the row
+    from before it is put back, as it is after losses that were none."""
 
 
 def _number(found: Any) -> int:

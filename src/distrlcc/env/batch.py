@@ -214,13 +214,14 @@ class AgentBatch(ABC):
 
 
 def mean_wait(link: Link, spacing: float) -> float:
-    """Return what jitter and shaped ACKs add to a full link's RTT in the mean, s.
+    """Return what jitter, lateness and shaped ACKs add to a full link's RTT in the mean, s.
 
     Packets are ``spacing`` apart, s. As none overtakes another, the wait of dense ones is J less a
     Rayleigh-distributed time of scale sqrt(J * spacing), for a jitter of J. ACKs in bunches make
     packets that queue as long.
     """
     wait = 1e-3 * link.ack_tick_ms + (min(spacing, 0.04) if link.delayed_acks else 0.0)
+    wait += 1e-3 * link.late_share * link.late_ms
     for jitter in (1e-3 * link.ack_jitter_ms, 1e-3 * link.jitter_ms):
         wait += max(0.5 * jitter, jitter - math.sqrt(0.5 * math.pi * jitter * spacing))
     return wait

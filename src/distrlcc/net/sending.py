@@ -26,6 +26,8 @@ from distrlcc.types import NANOSECONDS
 _MTU, _TUN_HEADER = 1500, 4
 BATCH = 32
 """Datagrams that a flow sends before others have their turn; a socket's buffer holds more."""
+_SAFE_DATAGRAM = 1200
+"""What nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes."""
 _ABORTS = 3
 """Copies of the FIN of a flow that failed: its acknowledgement is not awaited."""
 
@@ -100,7 +102,7 @@ def _open(
             socket.send([datagram])
         socket.wait(min(opening.next_time(), monotonic_ns() + _ns(limits().tick)))
         for answer, _ in socket.receive():
-            opening.on_datagram(answer)
+            opening.on_datagram(answer, now=monotonic_ns())
         # Give up where the user wants it, or where no receiver listens.
         if stopping():
             raise LinkError(f"stopped before {place} answered")
@@ -145,6 +147,7 @@ class _Flow:
         self._padding = bytes(self._size - wire.DATA_BYTES)
         self._wire_bytes = self._size + header_bytes(remote) + _TUN_HEADER
         self._controller, self._rtts = controller, TimeRecord()
+        self._first_rtt = opening.rtt
         self._begin = self._heard = 0
         self._over = False
         self.sent = Sent(ignored=opening.ignored)
@@ -158,7 +161,9 @@ class _Flow:
         """Send until the end; what ends it early is in ``sent.failure``."""
         self._begin = self._heard = now = monotonic_ns()
         options = SenderOptions(packet_bytes=self._wire_bytes)
-        sender = Sender(self._controller, options, now=now, on_rtt=self._rtts.add)
+        sender = Sender(
+            self._controller, options, now=now, first_rtt=self._first_rtt, on_rtt=self._rtts.add
+        )
         self._sender = sender
         ticker = Ticker(now=now, step=step_ns(0.0))
         end = now + _ns(self._request.seconds)
@@ -200,9 +205,10 @@ class _Flow:
         if ack is None:
             return
         self._heard = now
-        acked, lost = self._sender.on_ack(ack.ranges, now=now)
+        acked, lost, spurious = self._sender.on_ack(ack.ranges, now=now)
         self.sent.acked += len(acked)
-        self.sent.lost += len(lost)
+        self.sent.lost += len(lost) - len(spurious)
+        self.sent.spurious += len(spurious)
 
     def _end_step(self, ticker: Ticker, step_ns: Callable[[float], int], now: int) -> Step:
         sender = self._sender
@@ -239,7 +245,18 @@ class _Flow:
         if refused or (waiting and silent > self._request.timeout_s):
             why = "nothing listens there any more" if refused else "it does not answer"
             self.sent.failure = f"the other end is gone: {why}, for {silent:.0f} s"
+            if not (refused or self.sent.acked):
+                self.sent.failure = self._swallowed()
             self._over = True
+
+    def _swallowed(self) -> str:
+        """Say that no DATA was acknowledged, though the handshake was answered."""
+        return (
+            f"none of {self._sender.next_number} packets was acknowledged, though the receiver "
+            f"answered the handshake: the path swallows datagrams of {self._size} bytes (as some "
+            "VPNs, PPPoE and tunnels do), or it fell silent; try --datagram "
+            f"{max(min(_SAFE_DATAGRAM, self._size // 2), wire.MIN_DATAGRAM)}"
+        )
 
     def _count(self, ticker: Ticker, now: int) -> None:
         sent, sender = self.sent, self._sender
@@ -278,6 +295,9 @@ class _Flow:
             for datagram, _ in self._socket.receive():
                 ack = self._acknowledgement(datagram)
                 if ack is not None and ack.ranges[0][1] > number:
+                    # A path may let the FIN through, which is small, and nothing else.
+                    if sent.packets and not sent.acked and ack.ranges[-1][0] >= number:
+                        sent.failure = self._swallowed()
                     return
                 self._heard = self._heard if ack is None else monotonic_ns()
         # Who acknowledges packets still is there: behind a long queue the FIN comes later.

@@ -75,8 +75,19 @@ def random_script(seed: int, number: int) -> Script:
     scenario = Scenario(
         f"random {seed}/{number}", link, flows, duration_s=seconds, seed=int(rng.integers(2**40))
     )
+    scenario = _with_reordering(np.random.default_rng([seed, number, 1]), even, scenario)
     scenario = _with_marks(rng, scenario)
     return Script(scenario, steps, windows.tolist(), np.where(paced, rates, 0.0).tolist())
+
+
+def _with_reordering(rng: np.random.Generator, even: bool, scenario: Scenario) -> Scenario:
+    """Let a third of the links reorder, by less than a sender first waits for or by more."""
+    link = scenario.link
+    if link.delayed_acks or rng.random() < 0.6:
+        return scenario
+    share, late = np.exp(rng.uniform(np.log((0.003, 0.2)), np.log((0.7, 300.0))))
+    reorder = f"{share:.6g}:{max(round(late), 1) if even else late:.6g}"
+    return replace(scenario, link=replace(link, reorder=reorder))
 
 
 def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:

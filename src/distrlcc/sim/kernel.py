@@ -15,10 +15,17 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
 - A link may shape ACKs. A receiver that delays them holds that of a packet until its next packet
   comes, whose ACK is that of both, or for 40 ms; not of one after a gap. An ACK then waits for a
   share of the jitter that is a hash of the newest packet's name, and for the next tick.
-- Nothing is reordered, so a sequence number that is skipped by an ACK is lost.
+- A link may reorder: by a hash of a packet's name its ACK comes later than all that, and those of
+  later packets overtake it. There a flow finds losses as `distrlcc.sim.reordering` says. On others
+  nothing is reordered, so a sequence number that is skipped by an ACK is lost.
 - A live link's queue may mark packets of flows that take marks (ECN); the packet's ACK says so.
 - A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
-  packet each ``floor(1e9 / rate)`` ns. One second without send or ACK sends one packet anyway.
+  packet each ``floor(1e9 / rate)`` ns.
+- The timer is RFC 6298's, in whole eighths and quarters of a ns, its first sample the path's RTT as
+  the flow starts, which a handshake shows. It runs while packets are in flight, from the newest ACK
+  or a first packet on, and sends one packet anyway; each time in a row its timeout doubles. If an
+  ACK of a packet sent before them comes first, they were spurious: the scheme has its state from
+  before them again (Eifel, RFC 3522 and 4015).
 - A flow of a size sends while less than that is acknowledged or in flight; it stops when so much is
   acknowledged.
 - Ties: changes of the schedule, then departures at T, then arrivals at T. A step's start: first the
@@ -41,9 +48,18 @@ from typing import Any
 import numpy as np
 
 from distrlcc.control.compiled import njit
-from distrlcc.control.schemes import FIXED, ORACLE, initialise, on_ack, on_timeout
+from distrlcc.control.schemes import (
+    FIXED,
+    ORACLE,
+    copy_row,
+    initialise,
+    on_ack,
+    on_timeout,
+    undo,
+)
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
+from distrlcc.sim import reordering
 from distrlcc.sim.acks import acknowledge, loss_hash
 from distrlcc.sim.capacity import (
     PACKET_BITS,
@@ -56,6 +72,8 @@ from distrlcc.sim.capacity import (
 )
 from distrlcc.sim.layout import FOREVER
 from distrlcc.sim.live_queue import enter, is_full, serve
+from distrlcc.sim.reordering import timeout
+from distrlcc.transport.recovery import MIN_RTO
 from distrlcc.types import NANOSECONDS
 
 MEGABITS_PER_PACKET = PACKET_BITS * 1e-6
@@ -79,7 +97,7 @@ def next_event(
     start: int,
     stop: int,
     ack_time: int,
-    last_activity: int,
+    timer: int,
     pacing: float,
     next_send: int,
     inflight: int,
@@ -90,7 +108,6 @@ def next_event(
         return (start if start < stop else FOREVER), 3
     time = FOREVER
     kind = 3
-    timer = last_activity + col.TIMEOUT_NS
     if timer < stop:
         time = timer
         kind = 2
@@ -114,7 +131,9 @@ def advance(
     traces: Any,
     flows: Any,
     control: Any,
+    saved: Any,
     ring: Any,
+    scores: Any,
     queues: Any,
     aqm: Any,
     schemes: Any,
@@ -136,10 +155,12 @@ def advance(
         traces: int64 ``[·]``, all traces' opportunities, ns, one after another.
         flows: int64 ``[F, FLOW_COLUMNS]``.
         control: float64 ``[F, STATE_SIZE]``, controllers' state.
+        saved: float64 ``[F, STATE_SIZE]``, what it was before the newest recovery or timeout.
         ring: int64 ``[·, RECORD]``, all flows' packets in flight.
+        scores: int64 ``[·, SCORE]``, as long if any link reorders; see `distrlcc.sim.reordering`.
         queues: int64 ``[·]``, rings of scheduled links' departures and of live links' packets.
-        aqm: float64 ``[N, aqm.COLUMNS]``, rows of CoDel and PIE; None if no link is live and
-            no flow has a size.
+        aqm: float64 ``[N, aqm.COLUMNS]``, rows of CoDel and PIE; None if no link is live or
+            reorders and no flow has a size.
         schemes: True if any flow runs a scheme, else None.
         ewmas: float64 ``[F, 3]``, Indigo's, filled; or None.
         link_results: float64 ``[N, LINK_RESULTS]``, filled; `TOTAL_USED` goes on from step to step.
@@ -190,8 +211,10 @@ def advance(
         shapes_acks = link[col.SHAPES_ACKS] == 1
         n_flows = link[col.FLOWS]
         live = False
+        reorders = False
         if aqm is not None:
             live = link[col.LIVE] == 1
+            reorders = link[col.LATE_SHARE] > 0
         alone = n_flows == 1 and not live  # the flow's next event is the link's
 
         # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
@@ -210,6 +233,8 @@ def advance(
             for f in range(first_flow, first_flow + n_flows):
                 for column in range(col.STEP_SENT, col.STEP_RTT_MAX + 1):
                     flows[f, column] = 0
+                if aqm is not None:
+                    flows[f, col.STEP_SPURIOUS] = 0
                 if ewmas is not None:
                     ewmas[f, :] = 0.0
                 if flows[f, col.SCHEME] == ORACLE:
@@ -246,17 +271,25 @@ def advance(
                         slot = flows[f, col.HEAD] & flows[f, col.RING_MASK]
                         ack_time = ring[flows[f, col.RING_START] + slot, col.R_ACK_TIME]
                     room = int(control[f, CWND])
+                    inflight = flows[f, col.SENT] - flows[f, col.NEXT_ACK]
+                    timer = FOREVER
+                    if inflight > 0 or room < 1:
+                        timer = flows[f, col.TIMER_START] + timeout(
+                            flows[f, col.SRTT], flows[f, col.RTTVAR], flows[f, col.BACKOFF]
+                        )
                     if aqm is not None:
                         room = min(room, flows[f, col.SIZE] - flows[f, col.DELIVERED])
+                        if reorders:
+                            timer = min(timer, flows[f, col.LOSS_TIME])
                     time, kind = next_event(
                         flows[f, col.STARTED] == 1,
                         flows[f, col.START],
                         flows[f, col.STOP],
                         ack_time,
-                        flows[f, col.LAST_ACTIVITY],
+                        timer,
                         control[f, PACING],
                         flows[f, col.NEXT_SEND],
-                        flows[f, col.SENT] - flows[f, col.NEXT_ACK],
+                        inflight,
                         room,
                     )
                     if time < best_time or (time == best_time and kind < best_kind):
@@ -312,7 +345,10 @@ def advance(
             tail = flows[f, col.TAIL]
             last_ack = flows[f, col.LAST_ACK]
             next_send = flows[f, col.NEXT_SEND]
-            last_activity = flows[f, col.LAST_ACTIVITY]
+            timer_start = flows[f, col.TIMER_START]
+            srtt = flows[f, col.SRTT]
+            rttvar = flows[f, col.RTTVAR]
+            backoff = flows[f, col.BACKOFF]
             min_rtt = flows[f, col.MIN_RTT]
             last_rtt = flows[f, col.LAST_RTT]
             ring_start = flows[f, col.RING_START]
@@ -347,10 +383,17 @@ def advance(
                         pending = min(window, left) - (sent - next_ack)
             while True:
                 # Send at `now`, on a live link into the hop before the queue.
+                if pending > 0 and sent == next_ack:
+                    timer_start = now
                 if aqm is not None:
                     if live:
                         while pending > 0:
                             full = sent - next_ack > ring_mask or is_full(link)
+                            if reorders and not full:
+                                coming = link[col.HOP_TAIL] - link[col.QUEUE_HEAD] + tail - head
+                                full = sent - flows[f, col.LOW] > ring_mask or coming > ring_mask
+                                if not full:
+                                    reordering.send(flows[f], scores, sent, now)
                             log_row = 0
                             if log is not None:
                                 log_row = log[0, 0] + 1
@@ -377,7 +420,6 @@ def advance(
                             pending -= 1
                             sent += 1
                             step_sent += 1
-                            last_activity = now
                         if full:
                             break
                 # On any other the packet's whole fate is settled here.
@@ -385,6 +427,10 @@ def advance(
                     if tail - head > ring_mask:
                         full = True
                         break
+                    if aqm is not None:
+                        if reorders and sent - flows[f, col.LOW] > ring_mask:
+                            full = True
+                            break
                     if log is not None:
                         if log[0, 0] + 1 >= log.shape[0]:
                             full = True
@@ -474,6 +520,10 @@ def advance(
                                 ack_at = max(back, last_ack)
                                 last_ack = ack_at
                             slot = ring_start + (tail & ring_mask)
+                            if aqm is not None:
+                                if reorders:
+                                    ack_at += reordering.lateness(link, best_flow, sent)
+                                    slot = reordering.insert(flows[f], ring, head, tail, ack_at)
                             ring[slot, col.R_ACK_TIME] = ack_at
                             ring[slot, col.R_SEND_TIME] = now
                             ring[slot, col.R_DELIVERED_TIME] = delivered_time
@@ -486,9 +536,11 @@ def advance(
                         log[log[0, 0], 1] = now
                         log[log[0, 0], 2] = departure
                         log[log[0, 0], 3] = ack_at
+                    if aqm is not None:
+                        if reorders:
+                            reordering.send(flows[f], scores, sent, now)
                     sent += 1
                     step_sent += 1
-                    last_activity = now
                 if full:
                     break
                 pending = 0
@@ -498,16 +550,21 @@ def advance(
                 time = ring[slot, col.R_ACK_TIME] if head < tail else FOREVER
                 kind = 0
                 # Most often it is an ACK, and nothing else can come before.
-                if pacing > 0.0 or not started or time > last_activity + col.TIMEOUT_NS:
+                if pacing > 0.0 or not started or time > timer_start + MIN_RTO or reorders:
                     room = window
+                    timer = FOREVER
+                    if sent > next_ack or window < 1:
+                        timer = timer_start + timeout(srtt, rttvar, backoff)
                     if aqm is not None:
                         room = min(window, flows[f, col.SIZE] - delivered)
+                        if reorders:
+                            timer = min(timer, flows[f, col.LOSS_TIME])
                     time, kind = next_event(
                         started,
                         start,
                         stop,
                         time,
-                        last_activity,
+                        timer,
                         pacing,
                         next_send,
                         sent - next_ack,
@@ -530,18 +587,51 @@ def advance(
                     head += 1
                     seq = counts >> 32
                     prior = counts & 0xFFFFFFFF
-                    lost = seq - next_ack
-                    next_ack = seq + 1
+                    rtt = now - send_time
+                    undone = False
+                    begins = False
+                    told = seq
+                    if reorders:
+                        # The sender looks for losses among those that were overtaken for long.
+                        newest = seq > flows[f, col.LARGEST]
+                        taken, undone = reordering.receive(flows[f], scores, seq, rtt, now, backoff)
+                        min_rtt = rtt if min_rtt == 0 else min(min_rtt, rtt)
+                        if newest:
+                            error = rtt - (srtt >> 3)
+                            srtt += error
+                            rttvar += abs(error) - (rttvar >> 2)
+                        base = timeout(srtt, rttvar, 0)
+                        lost = reordering.find_lost(flows[f], scores, sent, min_rtt, base, now)
+                        step_lost += lost
+                        next_ack += taken + lost
+                        lost = flows[f, col.UNREPORTED]
+                        if lost > 0:
+                            told = flows[f, col.LARGEST_LOST] + 1
+                            flows[f, col.LARGEST_TOLD] = flows[f, col.LARGEST_LOST]
+                            begins = flows[f, col.BEGINS] == 1
+                            flows[f, col.UNREPORTED] = 0
+                            flows[f, col.BEGINS] = 0
+                            if begins:
+                                flows[f, col.RECOVERY_UNTIL] = sent
+                    else:
+                        lost = seq - next_ack
+                        next_ack = seq + 1
+                        step_lost += lost
+                        if min_rtt == 0 or rtt < min_rtt:
+                            min_rtt = rtt
+                        error = rtt - (srtt >> 3)
+                        srtt += error
+                        rttvar += abs(error) - (rttvar >> 2)
+                        if backoff > 0:
+                            undone = seq < flows[f, col.PROBE]
+                    backoff = 0
                     delivered += 1
                     delivered_time = now
-                    last_activity = now
-                    last_rtt = now - send_time
-                    if min_rtt == 0 or last_rtt < min_rtt:
-                        min_rtt = last_rtt
+                    timer_start = now
+                    last_rtt = rtt
                     rtt_min = min(rtt_min, last_rtt)
                     rtt_max = max(rtt_max, last_rtt)
                     rtt_sum += last_rtt
-                    step_lost += lost
                     if ewmas is not None:
                         delay = (last_rtt - min_rtt) * 1e-6
                         rate_sample = (
@@ -574,12 +664,16 @@ def advance(
                     # The scheme moves window and rate; an unpaced flow fills its window at once.
                     if schemes is not None:
                         if scheme > FIXED:
+                            if undone:
+                                undo(state, saved[f])
+                            if begins:
+                                copy_row(state, saved[f])
                             on_ack(
                                 scheme,
                                 state,
                                 now,
                                 last_rtt,
-                                seq,
+                                told,
                                 sent,
                                 lost,
                                 sent - next_ack,
@@ -607,15 +701,40 @@ def advance(
                     pending = 1
                     next_send = now + pacing_interval(pacing)
                 elif kind == 2:
-                    # The timer, after one second without send or ACK.
-                    flows[f, col.STEP_TIMEOUTS] += 1
-                    if schemes is not None:
-                        if scheme > FIXED:
-                            on_timeout(scheme, state, sent)
-                            window = int(state[CWND])
-                            pacing = state[PACING]
-                    next_send = max(next_send, now)
-                    pending = 1
+                    # The timer: packets that were overtaken for long are lost.
+                    if aqm is not None:
+                        if reorders and flows[f, col.LOSS_TIME] <= now:
+                            base = timeout(srtt, rttvar, 0)
+                            lost = reordering.find_lost(flows[f], scores, sent, min_rtt, base, now)
+                            step_lost += lost
+                            next_ack += lost
+                    # Or nothing was acknowledged for a timeout: a packet leaves anyway.
+                    least = 0
+                    waits = sent > next_ack or window < 1
+                    if waits and timer_start + timeout(srtt, rttvar, backoff) <= now:
+                        least = 1
+                        flows[f, col.STEP_TIMEOUTS] += 1
+                        if backoff == 0:
+                            flows[f, col.PROBE] = sent
+                            flows[f, col.RECOVERY_FROM] = sent
+                            flows[f, col.RECOVERY_UNTIL] = sent
+                        if schemes is not None:
+                            if scheme > FIXED:
+                                if backoff == 0:
+                                    copy_row(state, saved[f])
+                                on_timeout(scheme, state, sent)
+                                window = int(state[CWND])
+                                pacing = state[PACING]
+                        backoff += 1
+                        timer_start = now
+                    pending = least
+                    if pacing > 0.0:
+                        next_send = max(next_send, now)
+                    else:
+                        room = window
+                        if aqm is not None:
+                            room = min(window, flows[f, col.SIZE] - delivered)
+                        pending = max(room - (sent - next_ack), least)
                 else:
                     # The flow's start.
                     started = True
@@ -625,7 +744,10 @@ def advance(
                             window = int(state[CWND])
                             pacing = state[PACING]
                     delivered_time = now
-                    last_activity = now
+                    timer_start = now
+                    rtt = max(rtts[n, row_at(link, times[n], now)] + extra, 1)
+                    srtt = 8 * rtt
+                    rttvar = 2 * rtt
                     next_send = now
                     if pacing == 0.0:
                         pending = window
@@ -642,7 +764,10 @@ def advance(
             flows[f, col.TAIL] = tail
             flows[f, col.LAST_ACK] = last_ack
             flows[f, col.NEXT_SEND] = next_send
-            flows[f, col.LAST_ACTIVITY] = last_activity
+            flows[f, col.TIMER_START] = timer_start
+            flows[f, col.SRTT] = srtt
+            flows[f, col.RTTVAR] = rttvar
+            flows[f, col.BACKOFF] = backoff
             flows[f, col.MIN_RTT] = min_rtt
             flows[f, col.LAST_RTT] = last_rtt
             flows[f, col.STEP_SENT] = step_sent

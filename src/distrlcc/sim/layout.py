@@ -6,9 +6,6 @@ Times are int64 nanoseconds, counts are packets. N is environments, K flows each
 FOREVER = 1 << 62
 """A time that never comes, and a queue limit that is never reached."""
 
-TIMEOUT_NS = 1_000_000_000
-"""A flow that neither sent nor got an ACK for this long sends one packet (as Indigo's sender)."""
-
 DELAYED_ACK_NS = 40_000_000
 """A receiver that delays ACKs holds one for so long at most (as Linux at first)."""
 
@@ -56,7 +53,9 @@ POLICER_TOKENS = 38  # in the bucket at the last arrival
 POLICER_TIME = 39  # time of that arrival
 MARK = 40  # packets above which a droptail marks; FOREVER: never
 FLOWS = 41  # flows on the link; rows for others, up to K, are not looked at
-LINK_COLUMNS = 42
+LATE_SHARE = 42  # probability that a packet is late and overtaken, times 2**63; 0: none is
+LATE_BY = 43  # by how much, ns
+LINK_COLUMNS = 44
 
 DROPTAIL, CODEL, PIE = range(3)
 
@@ -79,14 +78,16 @@ START = 1
 STOP = 2
 EXTRA_RTT = 3  # the flow's own share of the round trip, beside twice the link's delay
 SENT = 4  # next sequence number
-NEXT_ACK = 5  # sequence numbers below this are acknowledged or known lost
+NEXT_ACK = (
+    5  # SENT less what is in flight: without reordering, what is below is acknowledged or lost
+)
 DELIVERED = 6
 DELIVERED_TIME = 7
 HEAD = 8  # ring records read
 TAIL = 9  # ring records written
 LAST_ACK = 10  # ACK time of the newest record: ACKs of a flow never overtake
 NEXT_SEND = 11  # paced flows: earliest next send
-LAST_ACTIVITY = 12
+TIMER_START = 12  # when an ACK came last, or a packet left with none in flight
 MIN_RTT = 13  # 0 before the first sample
 LAST_RTT = 14
 RING_START = 15  # first record in the ring arena
@@ -119,7 +120,29 @@ COMPLETED = 37  # when that was; 0: not yet
 # ... of ECN:
 ECN = 38  # CAPABLE if its packets may be marked and the link's queue marks, else 0
 MARKS = 39  # packets whose ACKs said that they were marked
-FLOW_COLUMNS = 40
+# ... of its timer (RFC 6298):
+SRTT = 40  # smoothed RTT in eighths of a ns
+RTTVAR = 41  # mean deviation in quarters of a ns
+BACKOFF = 42  # timeouts since the last ACK
+PROBE = 43  # next sequence number at the first of them
+# ... where packets are reordered (`distrlcc.sim.reordering`):
+LOW = 44  # sequence numbers below this are forgotten
+LOWEST = 45  # lowest sequence number in flight, or the next
+LARGEST = 46  # largest acknowledged sequence number; -1: none
+LARGEST_RTT = 47  # its RTT
+LATENESS = 48  # greatest lateness of late
+LATE_TIME = 49  # when that was seen
+REORDERED = 50  # 1: packets were seen to be overtaken
+LOSS_TIME = 51  # when LOWEST is lost unless it is acknowledged
+UNREPORTED = 52  # losses that the scheme does not know of yet
+LARGEST_LOST = 53  # largest sequence number that was found lost
+RECOVERY_FROM = 54  # the newest recovery is of losses from this sequence number on
+RECOVERY_UNTIL = 55  # ... and the next one of a loss from this one on
+RECOVERY_LOST = 56  # ... and so many of its losses did not come after all
+BEGINS = 57  # 1: the scheme does not know of it yet
+LARGEST_TOLD = 58  # of the losses that the scheme knows of
+STEP_SPURIOUS = 59  # since the step began: packets acknowledged that had been found lost
+FLOW_COLUMNS = 60
 
 # One ring record, int64 [RECORD]: a packet on its way that will be acknowledged.
 R_ACK_TIME = 0

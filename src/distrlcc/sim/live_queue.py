@@ -17,6 +17,7 @@ from distrlcc.sim import layout as col
 from distrlcc.sim.acks import acknowledge, loss_hash
 from distrlcc.sim.capacity import PACKET_WORK, row_at
 from distrlcc.sim.layout import FOREVER
+from distrlcc.sim.reordering import insert, lateness
 from distrlcc.types import PACKET_BYTES
 
 HOP_FLOW = 1 << 21
@@ -222,9 +223,12 @@ def deliver(
             flow[col.HELD_LOG] = log_row
     else:
         flow[col.LAST_ACK] = ack_at
+    to = flow[col.RING_START] + (tail & flow[col.RING_MASK])
+    if link[col.LATE_SHARE] > 0:
+        ack_at += lateness(link, number, seq)
+        to = insert(flow, ring, flow[col.HEAD], tail, ack_at)
     if log is not None:
         log[log_row, 3] = ack_at
-    to = flow[col.RING_START] + (tail & flow[col.RING_MASK])
     ring[to, col.R_ACK_TIME] = ack_at
     ring[to, col.R_SEND_TIME] = queues[slot + col.Q_SEND_TIME]
     ring[to, col.R_DELIVERED_TIME] = queues[slot + col.Q_DELIVERED_TIME]

@@ -22,13 +22,13 @@ from distrlcc.sim.link import NEVER, RateLink, TraceLink
 from distrlcc.sim.queues import Packet, Policer
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
-from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender
+from distrlcc.transport.sender import REORDERED_OPTIONS, SIMULATOR_OPTIONS, Sender
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
 
 # Ties at one time, in order.
 ARRIVE, RECEIVED, RELEASE, ACK, PACED, TIMER, BEGIN = range(7)
 _DELAYED_ACK = 40_000_000
-_JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW = 1 << 20, 1 << 21, 1 << 22
+_JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW, _LATE_FLOW = (1 << n for n in (20, 21, 22, 23))
 PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
 _Times = Iterable[tuple[int, int]]
@@ -81,12 +81,16 @@ class _Flow:
         self.planned = dict.fromkeys((PACED, TIMER), NEVER)
         """Events that stand in the heap: the earliest of each kind."""
 
-    def begin(self, step_start: int, now: int) -> Sender:
+    def begin(self, link: Link, step_start: int, now: int) -> Sender:
         if self.flow.scheme not in ("agent", "oracle"):
             self.controller = SchemeController(
                 self.flow.scheme, now=now, seed=self.seed, parameter=self.held.cwnd
             )
-        self.sender = Sender(self.controller, SIMULATOR_OPTIONS, now=now, step_start=step_start)
+        options = REORDERED_OPTIONS if link.reorder else SIMULATOR_OPTIONS
+        rtt = max(2 * conditions_at(link, now)[0] + self.extra, 1)
+        self.sender = Sender(
+            self.controller, options, now=now, step_start=step_start, first_rtt=rtt
+        )
         return self.sender
 
 
@@ -213,13 +217,17 @@ class Reference:
             self._acknowledge(flow, each, time)
 
     def _acknowledge(self, flow: _Flow, seq: int, time: int) -> None:
-        flow.packets[seq].ack = flow.last_ack = max(time, flow.last_ack)
-        self._push(flow.last_ack, ACK, flow, seq)
+        flow.last_ack = max(time, flow.last_ack)
+        link, late = self.scenario.link, 0
+        if lost_at_random(self.scenario.seed, flow.number + _LATE_FLOW, seq, link.late_share):
+            late = round(link.late_ms * 1e6)
+        flow.packets[seq].ack = flow.last_ack + late
+        self._push(flow.last_ack + late, ACK, flow, seq)
 
     def _flow_event(self, kind: int, flow: _Flow, seq: int) -> None:
         sender = flow.sender
         if sender is None:
-            sender = flow.begin(self._step_start, self.now)
+            sender = flow.begin(self.scenario.link, self._step_start, self.now)
             self._continue(flow, sender)
         elif kind == ACK:
             record = flow.packets[seq]
@@ -236,10 +244,15 @@ class Reference:
             if kind == PACED:
                 if self._has_data(flow, sender):
                     self._send(flow, sender)
+                self._plan(flow, sender)
             elif sender.timer_time() == self.now:
+                timeouts = sender.rtt.backoff
                 sender.on_timer(now=self.now)
-                self._send(flow, sender)
-            self._plan(flow, sender)
+                if sender.rtt.backoff > timeouts:
+                    self._send(flow, sender)  # whatever the window
+                self._continue(flow, sender)
+            else:
+                self._plan(flow, sender)
 
     def _continue(self, flow: _Flow, sender: Sender) -> None:
         """Fill an unpaced window, and plan what comes next."""

@@ -21,6 +21,7 @@ Declarative and frozen, so that it can be written to TOML and read back::
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from distrlcc.config import check_fields
@@ -33,9 +34,31 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES
 MIN_RATE_MBPS = 1e-3
 MAX_RATE_MBPS = 400_000.0
 MAX_DELAY_MS = 60_000.0
+MAX_LATE_MS = 1_000.0
 MAX_QUEUE_PACKETS = 10_000_000
 MAX_POLICER_PACKETS = 100_000
 MAX_SEED = 2**48
+
+
+def parse_reorder(text: str | None) -> tuple[float, float]:
+    """Return the probability and the lateness, ms, of ``P:MS``; zeros of None.
+
+    Raises:
+        ConfigError: It does not read so, or one of them is out of its range.
+    """
+    if text is None:
+        return 0.0, 0.0
+    share, _, late = text.partition(":")
+    try:
+        values = float(share), float(late)
+    except ValueError:
+        values = math.nan, math.nan
+    if not (0 < values[0] <= 1 and 0 < values[1] <= MAX_LATE_MS):
+        raise ConfigError(
+            f"reorder is {text!r}; expected P:MS, a probability up to 1 and a lateness up to "
+            f"{MAX_LATE_MS:g} ms, such as 0.2:6"
+        )
+    return values
 
 
 @dataclass(frozen=True)
@@ -94,6 +117,10 @@ class Link:
     delayed_acks: bool = False
     """Whether the receiver acknowledges every second packet (RFC 1122), and one alone after 40 ms,
     but a packet after a gap at once."""
+    reorder: str | None = None
+    """``P:MS``: with the probability P a packet comes MS late, by a hash of its name, and later
+    ones overtake it. (Its ACK does, behind all that shapes ACKs; a receiver that delays ACKs has no
+    part in it.)"""
     changes: tuple[Change, ...] = ()
     """Changes in order of time."""
     best_cwnd: float | None = None
@@ -116,6 +143,11 @@ class Link:
         if (self.policer_mbps is None) != (self.policer_packets is None):
             raise ConfigError("link: give both policer_mbps and policer_packets, or neither")
         self._check_aqm()
+        if self.late_share and self.delayed_acks:
+            raise ConfigError(
+                "link: delayed_acks are not simulated where packets are reordered; expected one of "
+                "delayed_acks and reorder"
+            )
         check_fields(self, "best_cwnd", 1, 1e9)
         times = [change.at_s for change in self.changes]
         if times != sorted(set(times)):
@@ -147,6 +179,16 @@ class Link:
             return parse_queue(self.aqm)
         limits = self.queue_packets, self.queue_bytes
         return QueueSpec("infinite" if limits == (None, None) else "droptail", *limits)
+
+    @property
+    def late_share(self) -> float:
+        """Probability that a packet is late and overtaken."""
+        return parse_reorder(self.reorder)[0]
+
+    @property
+    def late_ms(self) -> float:
+        """By how much, ms."""
+        return parse_reorder(self.reorder)[1]
 
     @property
     def is_live(self) -> bool:

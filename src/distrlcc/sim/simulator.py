@@ -27,6 +27,7 @@ from distrlcc.control.state import CWND, PACING, SCHEMES, STATE_SIZE, scheme_nam
 from distrlcc.errors import CheckpointError, ConfigError
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
+from distrlcc.sim.reordering import SCORE
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
@@ -40,8 +41,8 @@ MAX_PACKETS = 2**31 - 2**26
 _FIRST_RING = 64
 _FIELDS = IntervalStats.names()
 _STATE = (
-    "links times rates rtts losses flows control ring queues aqm ewmas results _duration "
-    "_queue_rings"
+    "links times rates rtts losses flows control saved ring scores queues aqm ewmas results "
+    "_duration _queue_rings"
 )
 
 
@@ -79,7 +80,9 @@ class Simulator:
         self.traces: IntArray = np.zeros(1, np.int64)
         self.flows: IntArray = np.zeros((n_all, col.FLOW_COLUMNS), np.int64)
         self.control = np.zeros((n_all, STATE_SIZE))
+        self.saved = np.zeros((n_all, STATE_SIZE))
         self.ring: IntArray = np.zeros((n_all * _FIRST_RING, col.RECORD), np.int64)
+        self.scores: IntArray = np.zeros((1, SCORE), np.int64)
         self.queues: IntArray = np.zeros(1, np.int64)
         self.aqm = np.zeros((n_links, aqm.COLUMNS))
         self.ewmas = np.zeros((n_all if with_ewmas else 0, 3))
@@ -132,7 +135,12 @@ class Simulator:
         self._check_counts(n, scenario)
         self._load_flows(n, scenario)
         sized = any(flow.packets is not None for flow in scenario.flows)
-        if not self._with_aqm and (link.is_live or sized):
+        if link.late_share:
+            row[col.LATE_SHARE] = min(int(link.late_share * 2.0**63), 2**63 - 1)
+            row[col.LATE_BY] = round(link.late_ms * 1e6)
+            if len(self.scores) < len(self.ring):
+                self.scores = np.zeros((len(self.ring), SCORE), np.int64)
+        if not self._with_aqm and (link.is_live or link.late_share or sized):
             self._with_aqm, self._kernel = True, None
         if self.with_best:
             self._first_best(n)
@@ -238,6 +246,8 @@ class Simulator:
             row[col.EXTRA_RTT] = round(flow.extra_rtt_ms * 1e6)
             row[col.FLOW_SEED] = scenario.seed * 64 + k
             row[col.SIZE] = col.FOREVER if flow.packets is None else flow.packets
+            row[[col.LARGEST, col.LARGEST_LOST, col.LARGEST_TOLD]] = -1
+            row[col.LOSS_TIME] = col.FOREVER
             row[col.ECN] = flow.takes_marks and scenario.link.queue.mark is not None
             control[:] = 0.0
             control[[CWND, PACING]] = flow.first_held
@@ -259,7 +269,8 @@ class Simulator:
             kernel, rules, schemes, ewmas, histograms = self._kernel or self._choose_kernel()
             log = self.log if self.log.size else None
             links = self.links, self.times, self.rates, self.rtts, self.losses, self.traces
-            flows = self.flows, self.control, self.ring, self.queues, rules
+            rows = self.flows, self.control, self.saved
+            flows = *rows, self.ring, self.scores, self.queues, rules
             results = self.results, self.with_best, histograms, log
             stuck = kernel(until, *links, *flows, schemes, ewmas, *results)
             if stuck < 0:
@@ -296,11 +307,14 @@ class Simulator:
             self._enlarge_queue(n)
             return
         start = self._ring_places.take(2 * size)
+        reorders, old = bool(link[col.LATE_SHARE]), int(row[col.RING_START])
         if self._ring_places.used > len(self.ring):
             self.ring = _enlarged(self.ring, max(self._ring_places.used, len(self.ring) * 3 // 2))
-        counts = np.arange(row[col.HEAD], row[col.TAIL])
-        old = row[col.RING_START] + (counts & (size - 1))
-        self.ring[start + (counts & (2 * size - 1))] = self.ring[old]
+            if len(self.scores) > 1:
+                self.scores = _enlarged(self.scores, len(self.ring))
+        _move(self.ring, row[col.HEAD], row[col.TAIL], old, start, size)
+        if reorders:
+            _move(self.scores, row[col.LOW], row[col.SENT], old, start, size)
         if size > _FIRST_RING:
             self._ring_places.give(int(row[col.RING_START]), size)
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
@@ -332,7 +346,8 @@ class Simulator:
     def state_dict(self) -> dict[str, Any]:
         """Return every array that changes, for a checkpoint."""
         state = copy_arrays(self, _STATE)
-        state["ring"] = self.ring[: self._ring_places.used].copy()
+        for name in ("ring", "scores"):
+            state[name] = getattr(self, name)[: self._ring_places.used].copy()
         state["queues"] = self.queues[: self._queue_places.used].copy()
         state["ring_places"] = self._ring_places.state()
         state["queue_places"] = self._queue_places.state()
@@ -369,7 +384,8 @@ class Simulator:
         self._with_schemes = bool((self.flows[:, col.SCHEME] > ORACLE).any())
         sizes = self.flows[:, col.SIZE]
         sized = (sizes > 0) & (sizes < col.FOREVER)
-        self._with_aqm = bool(self.links[:, col.LIVE].any() or sized.any())
+        special = self.links[:, [col.LIVE, col.LATE_SHARE]]
+        self._with_aqm = bool(special.any() or sized.any())
         self._kernel = None
 
 
@@ -410,7 +426,7 @@ class _Places:
 def _fill_stats(
     which: Any, durations: Any, flows: Any, control: Any, ewmas: Any, rows: Any
 ) -> None:
-    """Fill the rows of `IntervalStats`, ``[16, N]``, of the flows ``which``, ``[N]``."""
+    """Fill the rows of `IntervalStats`, ``[17, N]``, of the flows ``which``, ``[N]``."""
     n_flows = len(flows) // len(durations)
     for n in range(len(which)):
         f = which[n]
@@ -425,6 +441,13 @@ def _fill_stats(
         row[12] = flow[col.SENT] - flow[col.NEXT_ACK]
         for k in range(3 if len(ewmas) else 0):
             row[13 + k] = ewmas[f, k]
+        row[16] = flow[col.STEP_SPURIOUS]
+
+
+def _move(arena: IntArray, first: int, last: int, old: int, new: int, size: int) -> None:
+    """Move a ring's records of the counts [first, last) to a place of twice its size."""
+    counts = np.arange(first, last)
+    arena[new + (counts & (2 * size - 1))] = arena[old + (counts & (size - 1))]
 
 
 def _enlarged(array: IntArray, length: int) -> IntArray:

@@ -67,6 +67,10 @@ class Opening:
         """The receiver's parameters, once it has accepted."""
         self.key = b""
         """The session's key then."""
+        self.rtt = 0
+        """What the handshake took, ns. Where HELLO was sent again nobody knows which was answered:
+        then it is 1 s at most, with which the timeout is RFC 6298's for that case, 3 s."""
+        self._sent = list[int]()  # when each HELLO was
         self.ignored = 0
         """Datagrams that were malformed, forged, stray or late."""
         self._datagram = wire.encode_hello(hello)
@@ -89,9 +93,12 @@ class Opening:
                 f"no answer within {self._limit / 1e9:g} s; is 'distrlcc receive' there, and UDP "
                 "let through?"
             )
-        return self._datagram if self.waiting and self._repeat.take(now=now) else None
+        if not (self.waiting and self._repeat.take(now=now)):
+            return None
+        self._sent.append(now)
+        return self._datagram
 
-    def on_datagram(self, datagram: Buffer) -> None:
+    def on_datagram(self, datagram: Buffer, *, now: int) -> None:
         """Receive a datagram; what is not for this opening is counted."""
         session, nonce, max_datagram = self.hello
         answer = None
@@ -117,6 +124,8 @@ class Opening:
             self.failure = f"the receiver refuses: {answer.refusal}"
         else:
             self.answer, self.key = answer, session_key(session, nonce, answer.nonce)
+            elapsed = now - self._sent[0] if self._sent else 0
+            self.rtt = elapsed if len(self._sent) == 1 else min(elapsed, NANOSECONDS)
 
 
 class Session(NamedTuple):

@@ -1,15 +1,17 @@
 """What a sender knows of its packets: RTT, what is outstanding, delivery rate, a step's statistics.
 
-Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 section 5.3 (ACK delay),
-draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). Left out: the draft's
-app-limited mark, which no controller here takes, and its discarding of intervals below the least
-RTT: a packet's own flight is never longer than its sample's interval. Times are ns.
+Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 section 5.3 (ACK delay), RFC 8985 (which
+packets are lost), draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). Left out
+of the last one: its app-limited mark, which no controller here takes, and its discarding of
+intervals below the least RTT, as a packet's own flight is never longer than its sample's interval.
+Times are ns.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from itertools import takewhile
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -23,26 +25,49 @@ GRANULARITY = 1_000_000
 INITIAL_RTO = NANOSECONDS
 """Timeout before the first sample, ns (RFC 6298 rule 2.1)."""
 MIN_RTO, MAX_RTO = 200_000_000, 60 * NANOSECONDS
-"""Bounds of the timeout, ns; RFC 6298's least is 1 s, systems in use take 0.2 s."""
+"""Least time that a timeout has beyond the smoothed RTT, as Linux has it (RFC 6298's least timeout
+is 1 s), and what backing off leads to at most (rule 2.5), ns."""
+MOST_DOUBLINGS = 10
+"""After so many every timeout has reached `MAX_RTO`."""
+REMEMBERED = 2 * NANOSECONDS
+"""A packet that was found lost and comes later than this after it is a stranger's, ns."""
+LATE_FOR = 10 * NANOSECONDS
+"""A lateness counts until a greater one, or for so long and then until the next, ns."""
 
 Stamp = tuple[int, int, int, int]
 """A packet's send time, and the counts (delivered) and times (delivered, first sent) of then."""
 
 
 class RttEstimator:
-    """Smoothed RTT, its variation and the timeout with its back-off; all times are ns."""
+    """Smoothed RTT, its variation and the timeout with its back-off; all times are ns.
 
-    __slots__ = ("backoff", "latest", "minimum", "smoothed", "variation")
+    They are kept in whole eighths and quarters, as in Linux, so that the simulator's kernel has
+    the very same.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_eighths", "_quarters", "backoff", "latest", "minimum")
+
+    def __init__(self, first: int = 0) -> None:
+        """Begin with what the handshake took, ns; 0 where there was none."""
         self.latest = 0
         """Newest sample; 0 before the first."""
         self.minimum = 0
         """Least sample; 0 before the first."""
-        self.smoothed = 0.0
-        self.variation = 0.0
+        self._eighths = self._quarters = 0
         self.backoff = 0
         """Timeouts since the last newly acknowledged packet: each doubles the timeout."""
+        if first:
+            self.smooth(first)
+
+    @property
+    def smoothed(self) -> float:
+        """Smoothed RTT; 0 before the first sample."""
+        return self._eighths / 8
+
+    @property
+    def variation(self) -> float:
+        """Mean deviation from it."""
+        return self._quarters / 4
 
     def sample(self, rtt: int) -> int:
         """Take one RTT into least and latest; return it."""
@@ -53,19 +78,23 @@ class RttEstimator:
 
     def smooth(self, rtt: int) -> None:
         """Take a sample into the smoothed values (RFC 6298 rules 2.2, 2.3)."""
-        if self.smoothed == 0.0:
-            self.smoothed, self.variation = float(rtt), rtt / 2
+        if self._eighths == 0:
+            self._eighths, self._quarters = 8 * rtt, 2 * rtt
         else:
-            self.variation += (abs(self.smoothed - rtt) - self.variation) / 4
-            self.smoothed += (rtt - self.smoothed) / 8
+            error = rtt - (self._eighths >> 3)
+            self._eighths += error
+            self._quarters += abs(error) - (self._quarters >> 2)
+
+    @property
+    def timeout(self) -> int:
+        """Timeout without back-off, ns (RFC 6298 rules 2.1 to 2.4)."""
+        return (self._eighths >> 3) + max(self._quarters, MIN_RTO) if self._eighths else INITIAL_RTO
 
     @property
     def rto(self) -> int:
-        """Timeout with its back-off, ns (RFC 6298 rules 2.1 to 2.5 and 5.5)."""
-        rto = INITIAL_RTO
-        if self.smoothed:
-            rto = int(self.smoothed + max(GRANULARITY, 4 * self.variation))
-        return min(max(rto, MIN_RTO) << min(self.backoff, 32), MAX_RTO)
+        """Timeout with its back-off, ns (rules 2.5 and 5.5)."""
+        timeout = self.timeout
+        return min(timeout << min(self.backoff, MOST_DOUBLINGS), max(timeout, MAX_RTO))
 
 
 class Outstanding:
@@ -102,10 +131,79 @@ class Outstanding:
         numbers = [n for n in range(max(start, self.lowest), stop) if n in stamps]
         return [(number, stamps.pop(number)) for number in numbers]
 
-    def below(self, number: int) -> list[tuple[int, int]]:
-        """Return the outstanding packets below a number as (number, send time), lowest first."""
-        found = takewhile(lambda item: item[0] < number, self._stamps.items())
-        return [(number, stamp[0]) for number, stamp in found]
+    def below(self, number: int) -> Iterator[tuple[int, int]]:
+        """Yield the outstanding packets below a number as (number, send time), lowest first."""
+        for each, stamp in self._stamps.items():
+            if each >= number:
+                return
+            yield each, stamp[0]
+
+
+class FoundLost:
+    """Packets that were found lost lately, with their stamps: some come after all."""
+
+    __slots__ = ("_numbers", "_packets")
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        """Ascending: whoever is found lost lies above all who were."""
+        self._packets: dict[int, tuple[int, Stamp]] = {}
+
+    def add(self, number: int, stamp: Stamp, *, now: int) -> None:
+        """Remember a packet that is found lost; forget those of long ago."""
+        self._numbers.append(number)
+        self._packets[number] = now, stamp
+        numbers, packets = self._numbers, self._packets
+        if now - packets[numbers[0]][0] > REMEMBERED:
+            old = next(k for k, n in enumerate(numbers) if now - packets[n][0] <= REMEMBERED)
+            for each in numbers[:old]:
+                del packets[each]
+            del numbers[:old]
+
+    def take(self, start: int, stop: int, *, now: int) -> list[tuple[int, Stamp]]:
+        """Take ``[start, stop)`` out; return what is remembered of it, lowest first."""
+        first, last = bisect_left(self._numbers, start), bisect_left(self._numbers, stop)
+        if first == last:
+            return []
+        taken = [(number, *self._packets.pop(number)) for number in self._numbers[first:last]]
+        del self._numbers[first:last]
+        return [(number, stamp) for number, found, stamp in taken if now - found <= REMEMBERED]
+
+
+class Reordering:
+    """How late packets come that later ones overtook: whom to wait for (RFC 8985, RACK).
+
+    Before any did, a packet is lost once one sent `packet_threshold` later is acknowledged, or
+    after an RTT and a quarter of the least. Since then time alone tells: the lateness seen, a
+    quarter more, and an RTT. RFC 8985 finds its window by steps of a quarter of the least RTT in
+    each round that had a loss undone; here each packet that comes late says how late it was.
+    """
+
+    __slots__ = ("_late_time", "_lateness", "_rtt", "largest", "seen")
+
+    def __init__(self) -> None:
+        self.largest = -1
+        """Largest acknowledged number."""
+        self.seen = False
+        self._lateness = self._late_time = 0
+        self._rtt = 0  # of the packet `largest`
+
+    def on_ack(self, number: int, rtt: int, *, now: int) -> None:
+        """Take a newly acknowledged packet and its RTT, ns."""
+        if number > self.largest:
+            self.largest, self._rtt = number, rtt
+            return
+        self.seen = True
+        late = max(rtt - self._rtt, 0)
+        if late >= self._lateness or now - self._late_time > LATE_FOR:
+            self._lateness, self._late_time = late, now
+
+    def patience(self, rtt: RttEstimator) -> int:
+        """Return how long after its sending a packet below `largest` is lost, ns."""
+        window = max(rtt.minimum >> 2, GRANULARITY)
+        if self.seen:
+            window = max(window, self._lateness + (self._lateness >> 2))
+        return self._rtt + min(window, rtt.timeout)
 
 
 class DeliveryRate:
@@ -160,7 +258,7 @@ class Interval:
 
     def _restart(self, now: int) -> None:
         self._start = now
-        self.sent = self.lost = self.timeouts = 0
+        self.sent = self.lost = self.timeouts = self.spurious = 0
         self._acked = self._rtt_sum = self._rtt_min = self._rtt_max = 0
         self._delay = self._delivery_rate = self._send_rate = 0.0
 
@@ -212,6 +310,7 @@ class Interval:
             "delay_ewma": self._delay,
             "delivery_rate_ewma": self._delivery_rate,
             "send_rate_ewma": self._send_rate,
+            "spurious": self.spurious,
         }
         self._restart(now)
         return IntervalStats(**{name: np.array([value], float) for name, value in columns.items()})

@@ -7,7 +7,7 @@ to send, puts its bytes under that number, and passes in what comes back::
     while (number := sender.packet_to_send(now=now)) is not None:
         ...                                  # send DATA under this number, and this number once
     sleep_until(sender.next_time())          # or until an ACK arrives
-    acked, lost = sender.on_ack(ack.ranges, now=now)
+    acked, lost, spurious = sender.on_ack(ack.ranges, now=now)
     lost = sender.on_timer(now=now)          # whenever timer_time() has come
     stats = sender.take_interval(now=now)    # each step
 
@@ -17,16 +17,17 @@ Times are ns of one clock that never runs backwards, from 0 on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from distrlcc.control.base import Controller
 from distrlcc.transport.recovery import (
-    GRANULARITY,
     NEVER,
     DeliveryRate,
+    FoundLost,
     Interval,
     Outstanding,
+    Reordering,
     RttEstimator,
     Stamp,
     pacing_interval,
@@ -41,33 +42,29 @@ class SenderOptions:
     packet_bytes: int = PACKET_BYTES
     """Size of a packet for the rates in `IntervalStats`, bytes."""
     packet_threshold: int = 3
-    """A packet is lost when one sent this many later is acknowledged (RFC 9002 section 6.1.1)."""
-    time_threshold: float = 9 / 8
-    """... or when a later one is and this many RTTs passed (section 6.1.2); 0 is never."""
-    idle_timer_ns: int = 0
-    """Above 0: the timer fires after this long without a packet sent or acknowledged. 0: it fires
-    after RFC 6298's timeout, doubled each time, while packets are in flight."""
+    """A packet is lost when one sent this many later is acknowledged, until packets were seen to
+    be reordered (RFC 8985 section 6.2)."""
     catch_up_ns: int = 2_000_000
     """A paced sender that wakes late makes up for this much, ns."""
     rate_over_sending: bool = True
     """Whether delivery rates also count the time that sending took (see `DeliveryRate`)."""
 
 
-SIMULATOR_OPTIONS = SenderOptions(
-    packet_threshold=1,
-    time_threshold=0.0,
-    idle_timer_ns=NANOSECONDS,
-    catch_up_ns=0,
-    rate_over_sending=False,
-)
-"""The simulator's semantics: nothing is reordered, a gap is lost, one second of silence probes."""
+REORDERED_OPTIONS = SenderOptions(catch_up_ns=0, rate_over_sending=False)
+"""The simulator's, on links that reorder packets."""
+SIMULATOR_OPTIONS = replace(REORDERED_OPTIONS, packet_threshold=1)
+"""On its others: a gap is lost."""
 
 
 class Acked(NamedTuple):
-    """The packet numbers that an ACK showed to be acknowledged and lost, lowest first."""
+    """What an ACK showed: packet numbers, lowest first."""
 
     acked: list[int]
+    """Newly acknowledged."""
     lost: list[int]
+    """Newly found lost."""
+    spurious: list[int]
+    """Those of ``acked`` that had been found lost before."""
 
 
 class Sender:
@@ -80,28 +77,33 @@ class Sender:
         *,
         now: int,
         step_start: int | None = None,
+        first_rtt: int = 0,
         on_rtt: Callable[[int], None] | None = None,
     ) -> None:
         """Start a flow, whose present step began at ``step_start``, if not now.
 
-        ``on_rtt`` is called with each RTT sample, ns.
+        ``first_rtt`` is what the handshake took, ns, 0 if there was none; ``on_rtt`` is called with
+        each RTT sample, ns.
         """
         self._options = options = options or SenderOptions()
         self.controller = controller
-        self.rtt = RttEstimator()
+        self.rtt = RttEstimator(first_rtt)
         self._on_rtt = on_rtt
-        self._outstanding = Outstanding()
+        self._outstanding, self._found_lost = Outstanding(), FoundLost()
+        self._reordering = Reordering()
         self._rate = DeliveryRate(options.rate_over_sending, now=now)
         start = now if step_start is None else step_start
         self._interval = Interval(options.packet_bytes, now=start)
-        self._largest_acked = -1
-        self._activity = now
         self._timer_start = now
         self._probe_time = NEVER
+        self._probe_number = 0  # next number at the first of the timeouts in a row
         self._paced_time = now  # when pacing lets the next packet leave
-        self._loss_time = NEVER  # when the time threshold finds the next packet lost
+        self._loss_time = NEVER  # when the next packet is lost unless it is acknowledged
         self._unreported = 0  # lost packets that the controller does not know of yet
-        self._largest_lost = -1
+        self._largest_lost = self._largest_told = -1
+        # The newest recovery: its losses have these numbers, and so many of them may be true.
+        self._recovery_from = self._recovery_until = self._recovery_lost = 0
+        self._begins_recovery = False  # and the controller does not know of it yet
 
     @property
     def next_number(self) -> int:
@@ -139,7 +141,6 @@ class Sender:
                 self._paced_time = self._earliest(now) + pacing_interval(rate)
         if inflight == 0:
             self._timer_start = now
-        self._activity = now
         self._interval.sent += 1
         return outstanding.add(self._rate.stamp(inflight, now=now))
 
@@ -159,9 +160,7 @@ class Sender:
         """Return when `on_timer` is due, ns; `NEVER` while nothing is awaited."""
         if self._probe_time != NEVER:
             return self._loss_time
-        if self._options.idle_timer_ns:
-            timeout = self._activity + self._options.idle_timer_ns
-        elif self._outstanding.count or int(self.controller.cwnd) < 1:
+        if self._outstanding.count or int(self.controller.cwnd) < 1:
             timeout = self._timer_start + self.rtt.rto
         else:
             timeout = NEVER
@@ -180,34 +179,70 @@ class Sender:
         appendix B.7.
         """
         if ranges[0][1] > self.next_number:
-            return Acked([], [])  # of packets that were never sent
-        # Take out what is newly acknowledged.
+            return Acked([], [], [])  # of packets that were never sent
+        # Take out what is newly acknowledged, and what was found lost and came after all.
         taken: list[tuple[int, Stamp]] = []
-        take = self._outstanding.take
+        late: list[tuple[int, Stamp]] = []
         for start, stop in reversed(ranges):
-            taken += take(start, stop)
+            taken += self._outstanding.take(start, stop)
+            late += self._found_lost.take(start, stop, now=now)
+        spurious = [number for number, _ in late]
+        if late:
+            taken = sorted(taken + late)
         if not taken:
-            return Acked([], [])
+            return Acked([], [], [])
         # Measure the RTT by the newest, and restart the timer.
-        rtt = self.rtt
+        rtt, reordering = self.rtt, self._reordering
         largest, stamp = taken[-1]
         newest = rtt.sample(now - stamp[0])
-        if largest == ranges[0][1] - 1:
+        before = reordering.largest
+        if largest > before:
             rtt.smooth(newest)
+            reordering.on_ack(largest, newest, now=now)
+        for number, stamp in taken:
+            if number >= before:
+                break
+            reordering.on_ack(number, now - stamp[0], now=now)
+        undone = self._is_undone(taken[0][0], spurious)
         rtt.backoff = 0
-        self._activity = self._timer_start = now
+        self._timer_start = now
         self._probe_time = NEVER
-        self._largest_acked = max(self._largest_acked, largest)
         # Find losses, and tell the controller.
         lost = self._find_lost(now)
-        self._deliver(taken, marked, now)
-        return Acked([number for number, _ in taken], lost)
+        self._deliver(taken, spurious, undone, marked, now)
+        return Acked([number for number, _ in taken], lost, spurious)
 
-    def _deliver(self, taken: list[tuple[int, Stamp]], marked: int, now: int) -> None:
+    def _is_undone(self, lowest: int, spurious: Sequence[int]) -> bool:
+        """Tell whether an ACK shows that what the controller last reacted to was no loss.
+
+        A timeout was spurious if a packet sent before it comes first (Eifel, RFC 3522: no number
+        is sent twice), a recovery if each of its losses came after all.
+        """
+        self._interval.spurious += len(spurious)
+        self._unreported -= sum(number > self._largest_told for number in spurious)
+        if self.rtt.backoff:
+            return lowest < self._probe_number
+        of_it = sum(number >= self._recovery_from for number in spurious)
+        self._recovery_lost -= of_it
+        if not of_it or self._recovery_lost:
+            return False
+        # It never was: the next loss of its packets begins another. Does the controller know of it?
+        self._recovery_until = self._recovery_from
+        known, self._begins_recovery = not self._begins_recovery, False
+        return known
+
+    def _deliver(
+        self,
+        taken: list[tuple[int, Stamp]],
+        spurious: Sequence[int],
+        undone: bool,
+        marked: int,
+        now: int,
+    ) -> None:
         rate, rtt, interval = self._rate, self.rtt, self._interval
         sent = self.next_number
         on_ack = self.controller.on_ack
-        inflight = self._outstanding.count + len(taken)
+        inflight = self._outstanding.count + len(taken) - len(spurious)
         last = taken[-1][0]
         for number, stamp in taken:
             elapsed = rate.deliver(stamp, now=now)
@@ -216,14 +251,21 @@ class Sender:
             if self._on_rtt is not None:
                 self._on_rtt(sample)
             interval.on_ack(sample, rtt.minimum, delivered - prior, elapsed, sent - number)
-            inflight -= 1
-            lost, seq = 0, number
+            if not (spurious and number in spurious):
+                inflight -= 1
+            lost, seq, begins = 0, number, False
             if number == last and self._unreported:
                 lost, self._unreported = self._unreported, 0
+                self._largest_told = self._largest_lost
                 seq = self._largest_lost + 1
+                begins, self._begins_recovery = self._begins_recovery, False
+                if begins:
+                    self._recovery_until = sent
             speed = (delivered - prior) * float(NANOSECONDS) / (elapsed or 1)
             marks = marked if number == last else 0
-            on_ack(Ack(sample, seq, sent, lost, inflight, delivered, prior, speed, marks), now=now)
+            counts = sample, seq, sent, lost, inflight, delivered, prior
+            on_ack(Ack(*counts, speed, marks, undone, begins), now=now)
+            undone = False
 
     def on_timer(self, *, now: int) -> list[int]:
         """Do what is due at `timer_time`; return newly lost packets.
@@ -232,9 +274,12 @@ class Sender:
         """
         lost = self._find_lost(now) if self._loss_time <= now else []
         if self.timer_time() <= now:
+            if self.rtt.backoff == 0:  # what was lost before it is over
+                self._probe_number = self.next_number
+                self._recovery_from = self._recovery_until = self.next_number
             self._interval.timeouts += 1
             self.rtt.backoff += 1
-            self._timer_start = self._activity = now
+            self._timer_start = now
             self._probe_time = now
             self.controller.on_timeout(now=now, sent=self.next_number)
         return lost
@@ -258,23 +303,32 @@ class Sender:
         return max(self._paced_time, now - self._options.catch_up_ns)
 
     def _find_lost(self, now: int) -> list[int]:
-        """Take the lost packets out (RFC 9002 section 6.1); return their numbers, lowest first."""
-        outstanding, options, rtt = self._outstanding, self._options, self.rtt
-        largest, self._loss_time = self._largest_acked, NEVER
+        """Take the lost packets out (RFC 8985 section 6.2); return their numbers, lowest first."""
+        outstanding, reordering = self._outstanding, self._reordering
+        largest, self._loss_time = reordering.largest, NEVER
         if outstanding.lowest >= largest:
             return []
-        lost, patience = [], NEVER
-        if options.time_threshold:
-            patience = max(int(options.time_threshold * max(rtt.smoothed, rtt.latest)), GRANULARITY)
+        lost = list[int]()
+        patience = reordering.patience(self.rtt)
+        least = 0 if reordering.seen else largest - self._options.packet_threshold + 1
         for number, sent in outstanding.below(largest):
-            if number <= largest - options.packet_threshold or now - sent >= patience:
-                lost.append(number)
-            else:
-                self._loss_time = min(self._loss_time, sent + patience)
+            if number >= least and now < sent + patience:
+                self._loss_time = sent + patience
+                break
+            lost.append(number)
         for number in lost:
-            outstanding.take(number, number + 1)
+            ((_, stamp),) = outstanding.take(number, number + 1)
+            self._found_lost.add(number, stamp, now=now)
         if lost:
-            self._interval.lost += len(lost)
-            self._unreported += len(lost)
-            self._largest_lost = max(self._largest_lost, lost[-1])
+            self._note_lost(lost)
         return lost
+
+    def _note_lost(self, lost: list[int]) -> None:
+        """Count losses, for the controller too: does one of a newer packet begin a recovery?"""
+        self._interval.lost += len(lost)
+        self._unreported += len(lost)
+        self._largest_lost = lost[-1]
+        if lost[-1] >= self._recovery_until:
+            self._begins_recovery, self._recovery_lost = True, 0
+            self._recovery_from, self._recovery_until = self._recovery_until, self.next_number
+        self._recovery_lost += sum(number >= self._recovery_from for number in lost)
