@@ -23,6 +23,7 @@ from distrlcc.net.mahimahi import run_mahimahi
 from distrlcc.net.namespace import enter_user_namespace, is_privileged
 from distrlcc.net.shell import Job, run_shell
 from distrlcc.sim.queues import QueueSpec, parse_queue
+from distrlcc.sim.scenario import parse_reorder
 
 _EXAMPLES = """examples:
   distrlcc emulate --up 12 --down 12 --delay 20 --queue droptail:packets=100 -- ./sender
@@ -46,6 +47,8 @@ def add_arguments(parser: Parser) -> None:
         "each packet waits for up to this, too, each direction; none overtakes another (default: 0)"
     )
     add("--jitter MS", text, number(0, 1000))
+    text = "so many packets come MS late, each direction, and are overtaken, such as 0.2:6"
+    add("--reorder P:MS", text)
     add("--loss P", "probability of loss, uplink (default: 0)", number(0, 1))
     add("--loss-down P", "downlink (default: 0)", number(0, 1), 0.0)
     text = (
@@ -152,14 +155,16 @@ def _link(args: Namespace) -> LinkConfig:
                 "no link: give --up and --down (a rate such as 12, or a trace), or --scenario; "
                 "see 'distrlcc emulate --help'"
             )
+        share, late = parse_reorder(args.reorder)
         both = {"delay_ms": args.delay or 0.0, "jitter_ms": args.jitter or 0.0}
+        both |= {"late_share": share, "late_ms": late}
         up = direction(args.up, queue=queue, loss=args.loss or 0.0, **both)
         down = direction(args.down, queue=queue_down, loss=args.loss_down, **both)
         return LinkConfig(up, down, args.seed or 0)
     # Or the uplink from a scenario.
     clash = [
         flag
-        for flag in ("up", "delay", "jitter", "loss", "queue")
+        for flag in ("up", "delay", "jitter", "reorder", "loss", "queue")
         if getattr(args, flag) is not None
     ]
     if clash:

@@ -1,4 +1,4 @@
-"""One direction of an emulated link: queue and bottleneck, then random loss, then delay.
+"""One direction of an emulated link: queue and bottleneck, then loss, delay and reordering.
 
 Sans-IO: times come in as ns since the emulator's start. The bottleneck is the very `TraceLink`
 that `distrlcc check link` replays mahimahi's logs through. Like mahimahi it knows whole
@@ -41,7 +41,9 @@ class Direction:
         self._loss = 0.0
         self._base = 0
         self._changes: deque[LinkChange] = deque()
+        self._late = round(config.late_ms * MILLISECOND)
         self._flying: deque[tuple[int, bytes]] = deque()
+        self._overtaken: deque[tuple[int, bytes]] = deque()  # those that are late
         self._last_release = 0
         self._link: TraceLink | None = None
         self.on_full: Callable[[int], None] | None = None
@@ -93,13 +95,20 @@ class Direction:
 
     def arrivals(self, *, now: int) -> Iterator[bytes]:
         """Yield the packets that have reached the other end."""
-        flying = self._flying
-        while flying and flying[0][0] <= now:
-            yield flying.popleft()[1]
+        while (first := self._first()) and first[0][0] <= now:
+            yield first.popleft()[1]
+
+    def _first(self) -> deque[tuple[int, bytes]]:
+        """Return the packets of which one arrives first; empty: none flies."""
+        flying, overtaken = self._flying, self._overtaken
+        if overtaken and (not flying or overtaken[0][0] < flying[0][0]):
+            return overtaken
+        return flying
 
     def next_time(self, *, now: int) -> int:
         """Return when `advance` and `arrivals` have something to do, ns."""
-        time = self._flying[0][0] if self._flying else NEVER
+        first = self._first()
+        time = first[0][0] if first else NEVER
         if self._changes:
             time = min(time, (self._base + self._changes[0].at_ms) * MILLISECOND)
         if self._link is not None:
@@ -112,7 +121,7 @@ class Direction:
     @property
     def empty(self) -> bool:
         """Whether no packet is on the way."""
-        return not self._flying and (self._link is None or not self._link.queued)
+        return not self._first() and (self._link is None or not self._link.queued)
 
     def _use_until(self, milliseconds: int) -> None:
         link, logs = self._link, self._logs
@@ -138,7 +147,10 @@ class Direction:
         wait = self._generator.random() * self._jitter if self._jitter else 0.0
         release = -(-(time + self._delay + round(wait)) // self._tick) * self._tick
         self._last_release = max(release, self._last_release)
-        self._flying.append((self._last_release, data))
+        if self._late and self._generator.random() < self._config.late_share:
+            self._overtaken.append((self._last_release + self._late, data))
+        else:
+            self._flying.append((self._last_release, data))
 
     def _note_drops(self, now: int, *packets: Packet) -> None:
         if packets:

@@ -49,10 +49,10 @@ class EmulatedLink:
             ConfigError: Packets would have to wait or be dropped but by a droptail, or a flow end.
             TraceError: Its trace cannot be read.
         """
-        if scenario.link.is_live:
+        if scenario.link.is_live or scenario.link.reorder:
             raise ConfigError(
                 f"{scenario.name}: links of world=emulated and world=kernel have a droptail alone: "
-                "take one without aqm, jitter_ms and policer_mbps, or world=simulated"
+                "take one without aqm, jitter_ms, policer_mbps and reorder, or world=simulated"
             )
         if any(flow.packets is not None for flow in scenario.flows):
             raise ConfigError(

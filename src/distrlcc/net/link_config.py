@@ -48,6 +48,10 @@ class DirectionConfig:
     """Each packet waits for a time of its own, uniform from 0 to this, beside the delay."""
     tick_ms: float = 0.0
     """Packets arrive at multiples of this time; 0: at any time."""
+    late_share: float = 0.0
+    """Probability that a packet is late, and later ones overtake it."""
+    late_ms: float = 0.0
+    """By how much."""
     changes: tuple[LinkChange, ...] = ()
     """In order of time."""
 
@@ -156,6 +160,8 @@ def uplink(link: Link) -> DirectionConfig:
         queue=link.queue,
         delay_ms=link.delay_ms,
         loss=link.loss,
+        late_share=link.late_share,
+        late_ms=link.late_ms,
         changes=changes,
     )
 

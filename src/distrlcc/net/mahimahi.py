@@ -28,10 +28,10 @@ def _words(
         )
     if any(way.queue.mark is not None for _, way, _ in ways):
         raise ConfigError("--emulator mahimahi: its queues mark no packets; leave ecn and mark out")
-    if any(way.jitter_ms or way.tick_ms for _, way, _ in ways):
+    if any(way.jitter_ms or way.tick_ms or way.late_share for _, way, _ in ways):
         raise ConfigError(
-            "--emulator mahimahi: its packets neither jitter nor bunch; leave --jitter or "
-            "--scenario out"
+            "--emulator mahimahi: its packets neither jitter nor bunch nor overtake; leave "
+            "--jitter, --reorder or --scenario out"
         )
     delay = link.up.delay_ms
     if delay != round(delay):
