@@ -167,8 +167,8 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
     scheme = SchemeController(contender.scheme, seed=args.seed, parameter=cwnd)
     # Compile what the first acknowledgements would have to wait for; it begins anew afterwards.
     now = time.monotonic_ns()
-    scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0), now=now)
-    scheme.on_timeout(now=now + 1, sent=10)
+    scheme.on_timeout(now=now, sent=10)
+    scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0, undone=True), now=now + 1)
     return contender.name, scheme, lambda _: 10_000_000
 
 
@@ -214,10 +214,14 @@ class _LiveLine:
 
 
 def _summary(name: str, sent: Sent) -> str:
+    rtts = (
+        f"RTT mean {sent.mean_rtt_ms:.1f}, p95 {sent.p95_rtt_ms:.1f}, min {sent.min_rtt_ms:.1f} ms"
+    )
+    came_late = f", {sent.spurious} more came late" if sent.spurious else ""
     return (
-        f"{name}: {sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; RTT mean "
-        f"{sent.mean_rtt_ms:.1f}, p95 {sent.p95_rtt_ms:.1f}, min {sent.min_rtt_ms:.1f} ms; loss "
-        f"{sent.loss:.2%} of {sent.packets} packets, {sent.timeouts} timeouts; steps late "
+        f"{name}: {sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; "
+        f"{rtts if sent.acked else 'no RTT was measured'}; loss {sent.loss:.2%} of {sent.packets} "
+        f"packets{came_late}, {sent.timeouts} timeouts; steps late "
         f"{sent.late_share:.2%} (p50 {sent.lateness_p50_ms:.2f}, p99 {sent.lateness_p99_ms:.2f} ms)"
     )
 

@@ -57,6 +57,9 @@ class Sent:
     packets: int = 0
     acked: int = 0
     lost: int = 0
+    """Found lost, and not acknowledged after all."""
+    spurious: int = 0
+    """Found lost, and acknowledged after all: they came later than others that overtook them."""
     timeouts: int = 0
     bytes: int = 0
     """Acknowledged, with each packet's headers on an emulated link: 4 more than on a real one."""
@@ -82,8 +85,10 @@ class Sent:
 
     @property
     def loss(self) -> float:
-        """Share of packets found lost."""
-        return self.lost / max(self.lost + self.acked, 1)
+        """Share of packets found lost; 1 where none was acknowledged."""
+        if self.acked == 0:
+            return float(self.packets > 0)
+        return self.lost / (self.lost + self.acked)
 
     @property
     def late(self) -> bool:
