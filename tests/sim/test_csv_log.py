@@ -148,6 +148,13 @@ def test_a_first_row_is_a_head_only_with_names_and_no_values(row: str) -> None:
         read_csv(f"{row}\n0,5\n1,6\n2,7\n")
 
 
+def test_a_head_of_unknown_words_is_said() -> None:
+    _, rates, notes = read_csv("error,timeout\n0,5\n1,6\n")
+    assert rates.tolist() == [5, 6]
+    assert notes[0] == "row 1 is taken for a head: error, timeout"
+    assert len(read_csv("time,what\n0,5\n1,6\n")[2]) == 1
+
+
 @pytest.mark.parametrize(
     "dates",
     [
@@ -258,6 +265,9 @@ def test_units_of_the_user_come_first() -> None:
     assert (lengths.tolist(), rates.tolist()) == ([100, 100], [5, 6])
     for unit, mbps in RATES.items():
         assert given_units(unit)[1][0] == pytest.approx(mbps), unit  # type: ignore[index]
+    for unit in ("ms,s", "kbps,ms,Mbps"):
+        with pytest.raises(ConfigError, match="one unit of times and one of rates"):
+            given_units(unit)
     for unit in ("furlong", "kbps,x", "packets", "b", "%"):
         with pytest.raises(ConfigError, match="unknown unit"):
             given_units(unit)

@@ -391,7 +391,7 @@ def test_a_folder_has_traces_of_any_name_and_says_what_it_leaves_out(
     found = [Path(scenario.link.trace or "").name for scenario in suite.scenarios("test")]
     assert found == sorted([*names, "Wi-Fi 5.0 GHz", "12.5"])
     said = capsys.readouterr().err
-    assert said.startswith(f"{tmp_path}: {len(found)} traces; left out:\n")
+    assert said.startswith(f"{tmp_path}: traces: {len(found)}; left out:\n")
     shown = sorted(others)[:5]
     for name in shown:
         reason = others[name][1]

@@ -108,16 +108,25 @@ def test_fccs_measurements_count_for_five_seconds_each(tmp_path: Path) -> None:
         ("iperf3", '{"intervals": []}', "it has no intervals"),
         ("iperf3", '{"intervals": [{"sum": {"seconds": 1}}]}', "it has no 'bits_per_second'"),
         ("iperf3", '{"intervals": [{"sum": {"seconds": 1, "bits', "Unterminated string"),
+        ("iperf3", '{"intervals": 5}', "its parts are of other types; expected what iperf3"),
+        ("iperf3", '{"intervals": [{"sum": 5}]}', "its parts are of other types"),
+        ("iperf3", '{"intervals": [{"sum": {"seconds": null}}]}', "seconds is None"),
+        ("alphartc", '{"uplink": [1]}', "its parts are of other types; expected AlphaRTC"),
+        ("genet", '{"timestamps": [0], "bandwidths": {"a": 1}}', "its parts are of other types"),
         ("fcc", "a,b\n1,2\n", "it has no 'unit_id'"),
         ("genet", "{}", "it has no 'timestamps'"),
         ("genet", '{"timestamps": [0, 1, 2, 3], "bandwidths": [5, 6]}', "4 timestamps and 2"),
         ("genet", '{"timestamps": [0, 1, 1], "bandwidths": [5, 6, 7]}', "times must increase"),
         ("genet", '{"timestamps": [0, 1], "bandwidths": [5, "x"]}', "'x'"),
-        ("genet", '{"timestamps": [0, 1], "bandwidths": [5, 6], "loss": 5}', "a loss is none"),
+        (
+            "genet",
+            '{"timestamps": [0, 1], "bandwidths": [5, 6], "loss": 5}',
+            "a loss is not between",
+        ),
         (
             "genet",
             '{"timestamps": [0, 1], "bandwidths": [5], "delays": [-1]}',
-            "a delay is below 0",
+            "a delay is not",
         ),
         ("alphartc", '{"uplink": {}}', "neither uplink nor downlink"),
         ("alphartc", '{"uplink": {"trace_pattern": [{"capacity": 1}]}}', "it has no 'duration'"),
@@ -388,7 +397,7 @@ def test_the_command_writes_a_trace_that_can_be_evaluated(
         "trace/made.txt"
     ]
     left_out = capsys.readouterr().err
-    assert ": 1 traces; left out:\n  e.json: it is JSON of no known kind" in left_out
+    assert ": traces: 1; left out:\n  e.json: it is JSON of no known kind" in left_out
     assert "\n  log.json: distrlcc trace --from iperf3" in left_out
     assert _distrlcc("evaluate --against cubic --suite random --loss 0.1") == 2
     assert "--delay, --queue and --loss are for --trace" in capsys.readouterr().err

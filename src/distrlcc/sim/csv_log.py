@@ -13,7 +13,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.errors import unknown_name
+from distrlcc.errors import ConfigError, unknown_name
 
 FloatArray = NDArray[np.float64]
 Unit = tuple[float, str]
@@ -102,6 +102,9 @@ def read_csv(
         time_unit = time_unit or _time_unit(names[time_at])
         if rate_unit is None and not _may_be_rates(rate_name):
             raise ValueError(f"column {rate_name!r} has no rates; choose with --columns TIME,RATE")
+    notes = []
+    if is_head and not any(_is_rate(name) or _is_time(name) for name in names):
+        notes.append(f"row {rows[0][0]} is taken for a head: {', '.join(names)}")
     rows = rows[is_head:]
     if len(rows) < 2:
         raise ValueError("two rows say how long the first lasts; it has fewer")
@@ -115,7 +118,7 @@ def read_csv(
         for number, row in rows
     ]
     times, rates = np.array(values).T
-    steps, notes = np.diff(times), []
+    steps = np.diff(times)
     falls = np.flatnonzero(steps < 0 if is_date else steps <= 0)
     if len(falls):
         raise ValueError(f"the time of row {rows[int(falls[0]) + 1][0]} is no later")
@@ -124,7 +127,7 @@ def read_csv(
         rates = np.bincount(place, rates) / counts
         notes.append(f"{len(rows) - len(times)} rows have another's time: the mean rate is taken")
     # In s and Mbit/s.
-    assumed = rate_unit is None or (time_unit is None and not is_date)
+    is_assumed = [not is_date and time_unit is None, rate_unit is None]
     time_unit = (1.0, "dates") if is_date else time_unit or _epoch(float(times[0]))
     if rate_unit is None and rates.max() > _ASSUMED_MBPS:
         raise ValueError(
@@ -132,8 +135,12 @@ def read_csv(
             "Mbps, bps or B/s"
         )
     rate_unit = rate_unit or (1.0, "Mbit/s")
-    said = "; units are assumed where nothing says them, as --unit ms,kbps" if assumed else ""
-    notes.append(f"times are read as {time_unit[1]}, rates as {rate_unit[1]}{said}")
+    time_as, rate_as = (
+        unit[1] + " (assumed)" * assumed
+        for unit, assumed in zip((time_unit, rate_unit), is_assumed, strict=True)
+    )
+    more = "; --unit ms,kbps would say otherwise" if any(is_assumed) else ""
+    notes.append(f"times are read as {time_as}, rates as {rate_as}{more}")
     lengths = np.diff(times) * time_unit[0]
     return np.append(lengths, lengths[-1:]), rates * rate_unit[0], tuple(notes)
 
@@ -196,7 +203,7 @@ def _chosen(columns: str, names: list[str], width: int) -> tuple[int, int]:
     rates = [k for k, name in enumerate(names) if _is_rate(name)]
     others = [k for k, name in enumerate(names) if not _NO_RATES & set(_words(name))]
     others = [k for k in others if k not in rates]
-    times = [k for k in others if _TIMES & set(_words(names[k]))]
+    times = [k for k in others if _is_time(names[k])]
     times = times or [k for k in others if _time_unit(names[k])]
     if len(times) == len(rates) == 1:
         return times[0], rates[0]
@@ -226,18 +233,20 @@ def given_units(unit: str) -> Units:
     """Return the units that a user names, as ``kbps`` or ``ms,kbps``.
 
     Raises:
-        ConfigError: One is unknown.
+        ConfigError: One is unknown, or there are two of a kind.
     """
-    time: Unit | None = None
-    rate: Unit | None = None
+    units: list[Unit | None] = [None, None]
     for word in filter(None, (each.strip() for each in unit.split(","))):
-        if word.lower() in _TIME_UNITS:
-            time = _TIME_UNITS[word.lower()], word
-        else:
-            rate = _rate_unit(f"rate {word}") if _RATE_UNIT.fullmatch(word) else None
-            if rate is None:
-                raise unknown_name("unit", word, _SHOWN_UNITS)
-    return time, rate
+        is_rate = word.lower() not in _TIME_UNITS
+        found = _time_unit(word)
+        if is_rate:
+            found = _rate_unit(f"rate {word}") if _RATE_UNIT.fullmatch(word) else None
+        if found is None:
+            raise unknown_name("unit", word, _SHOWN_UNITS)
+        if units[is_rate] is not None:
+            raise ConfigError(f"--unit {unit}: expected one unit of times and one of rates")
+        units[is_rate] = found
+    return units[0], units[1]
 
 
 def _parted(name: str) -> str:
@@ -270,16 +279,19 @@ def _rate_unit(name: str) -> Unit | None:
     return None
 
 
+def _is_time(name: str) -> bool:
+    return bool(_TIMES & set(_words(name)))
+
+
 def _is_rate(name: str) -> bool:
     return bool(_RATES & set(_words(name))) or _rate_unit(name) is not None
 
 
 def _may_be_rates(name: str) -> bool:
     """Say whether a column without a unit may hold rates, and not amounts, times or delays."""
-    words = set(_words(name))
     amount = _RATE_UNIT.search(name)
     is_amount = amount is not None and (amount["prefix"] != "" or len(amount["what"]) > 1)
-    return not (is_amount or words & _NO_RATES or words & (_TIMES | set(_TIME_UNITS)))
+    return not (is_amount or set(_words(name)) & (_NO_RATES | _TIMES | set(_TIME_UNITS)))
 
 
 def _is_value(cell: str) -> bool:

@@ -210,7 +210,7 @@ def _traces_in(folder: Path) -> list[str]:
     if not traces:
         raise ConfigError("; ".join([f"{folder}: no trace stands in this folder", *shown]))
     if others:
-        _say("\n  ".join([f"{folder}: {len(traces)} traces; left out:", *shown]))
+        _say("\n  ".join([f"{folder}: traces: {len(traces)}; left out:", *shown]))
     return traces
 
 

@@ -214,29 +214,28 @@ def _received(test: dict[str, Any]) -> list[tuple[float, float]] | None:
 
     None: it only has what was sent.
     """
-    found, sent = [], False
+    found, sent, start = [], False, test.get("start") or {}
+    # An old iperf3 does not say who sends: a client does without -R, a server with it.
+    reverse = (start.get("test_start") or {}).get("reverse")
+    is_server, is_client = "accepted_connection" in start, "connecting_to" in start
+    sends = reverse is not None and (is_server or is_client) and bool(reverse) == is_server
     for interval in test["intervals"] if "error" not in test else test.get("intervals", []):
         sums = [interval[key] for key in ("sum", "sum_bidir_reverse") if key in interval]
-        received = [each for each in sums if _is_sender(each, test, len(sums)) is not True]
+        if len(sums) > 1 and not all("sender" in each for each in sums):
+            raise ValueError("it does not say which direction is sent; use -R, not --bidir")
+        received = [each for each in sums if not each.get("sender", sends)]
         sent |= not received
         found += [each for each in received if not each.get("omitted")]
     if sent:
         return _received(test["server_output_json"]) if "server_output_json" in test else None
-    pairs = [(float(each["seconds"]), float(each["bits_per_second"])) for each in found]
+    pairs = [(_number(each, "seconds"), _number(each, "bits_per_second")) for each in found]
     return [pair for pair in pairs if pair != (0.0, 0.0)]
 
 
-def _is_sender(found: dict[str, Any], test: dict[str, Any], sums: int) -> bool | None:
-    """Say whether a sum is of what was sent; None: an old iperf3 does not say it."""
-    if "sender" in found:
-        return bool(found["sender"])
-    if sums > 1:
-        raise ValueError("its two directions do not say which is the sender's; use -R, not --bidir")
-    start = test.get("start") or {}
-    reverse = (start.get("test_start") or {}).get("reverse")
-    if reverse is None or not {"connecting_to", "accepted_connection"} & set(start):
-        return None
-    return bool(reverse) == ("accepted_connection" in start)
+def _number(found: dict[str, Any], key: str) -> float:
+    if not isinstance(found[key], int | float):
+        raise ValueError(f"{key} is {found[key]!r}; expected a number")
+    return float(found[key])
 
 
 def _genet(data: bytes) -> ThroughputLog:
@@ -286,7 +285,7 @@ def _alphartc(data: bytes) -> ThroughputLog:
 
 
 KINDS: dict[str, tuple[Callable[..., ThroughputLog], str]] = {
-    "csv": (_csv, "rows of a time (a number, or a date as 2019-11-28 07:27:58) and a rate"),
+    "csv": (_csv, "rows of a time (as 5.5, or 2019-11-28 07:27:58) and a rate (as 5.5)"),
     "fcc": (_fcc, "lines of FCC's curr_webget.csv with its head, of one unit_id and target"),
     "hsdpa": (_hsdpa, "lines of six numbers: Unix time, ms, latitude, longitude, bytes, ms"),
     "iperf3": (_iperf3, "what iperf3 -J writes"),
@@ -314,16 +313,19 @@ def read_throughput(path: str, kind: str, columns: str = "", unit: str = "") -> 
     said = (columns, given_units(unit)) if kind == "csv" else ()
     data = read_file(path, MAX_LOG_BYTES)
     other, remedy = looks_like(data, path)
-    if other == kind:
-        remedy = f"expected {expected}" if kind == "csv" else ""
-    remedy = remedy or f"expected {expected}" * (other != kind)
+    if not remedy or other == kind == "csv":
+        remedy = f"expected {expected}"
+    remedy = f"; {remedy}" if other != kind or kind == "csv" else ""
     with (
-        reading(TraceError, f"{path}: cannot be read as {kind}", remedy and f"; {remedy}"),
+        reading(TraceError, f"{path}: cannot be read as {kind}", remedy),
         np.errstate(all="ignore"),
     ):
         if not data.strip():
             raise ValueError("it is empty")
-        log = parse(data, *said)
+        try:
+            log = parse(data, *said)
+        except (AttributeError, TypeError):  # of JSON whose parts are of other types
+            raise ValueError(f"its parts are of other types; expected {expected}") from None
         lengths, mbps = log.lengths, log.mbps
         if not len(mbps):
             raise ValueError("it has no intervals")
@@ -331,9 +333,9 @@ def read_throughput(path: str, kind: str, columns: str = "", unit: str = "") -> 
         if not (known and (lengths > 0).all() and (mbps >= 0).all() and mbps.any()):
             raise ValueError("times must increase; rates must be 0 or more, and not all of them 0")
         if log.delay_ms is not None and not (log.delay_ms >= 0).all():
-            raise ValueError("a delay is below 0 or no number")
+            raise ValueError("a delay is not a number above 0")
         if log.loss is not None and not ((log.loss >= 0) & (log.loss <= 1)).all():
-            raise ValueError("a loss is none of 0 to 1")
+            raise ValueError("a loss is not between 0 and 1")
         hours = lengths.sum() / 3600
         if hours > _MOST_HOURS:
             raise ValueError(

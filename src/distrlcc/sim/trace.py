@@ -122,35 +122,32 @@ _NO_TIME = re.compile(rb"^[ \t]*+(?!0*\d{1,18}[ \t]*$)[^\n]+", re.MULTILINE)
 """A line that is neither blank nor one number of at most 18 digits."""
 _EXPECTED = "expected one whole number of milliseconds per line, never decreasing, the last above 0"
 _PIECE = 1 << 20
-_MAGIC = {
-    b"\x1f\x8b": "compressed by gzip: gunzip it first",
-    b"BZh": "compressed by bzip2: bunzip2 it first",
-    b"\xfd7zXZ": "compressed by xz: unxz it first",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd: unzstd it first",
-    b"PK\x03\x04": "a zip archive or a spreadsheet: unzip it, or save the sheet as CSV",
-    **dict.fromkeys(
-        (b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\x0a\x0d\x0d\x0a"),
-        "a capture of packets: write its bytes per interval to a CSV, as tshark -z io,stat,0.1 "
-        "counts them, and give that to distrlcc trace --from csv",
-    ),
-    **dict.fromkeys(
-        (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"%PDF"), "an image: give what it shows"
-    ),
-    **dict.fromkeys((b"\x7fELF", b"\x89HDF", b"\x93NUMPY", b"PAR1"), "binary: give it as text"),
-}
 _FORMS = {
-    r"[\[{](?s:.*)\"trace_pattern\"": "alphartc",
-    r"[\[{](?s:.*)\"(timestamps|bandwidths)\"": "genet",
-    r"[\[{](?s:.*)\"(intervals|event|iperf|error)\b": "iperf3",
-    r"[\[{]": "JSON of no known kind",
-    r"# mahimahi|# (queue|base timestamp|init timestamp):|\d+ [+#-] \d+": "a log of mm-link",
-    r".*\bbytes_sec\b": "fcc",
-    r"(-?[\d.]+[ \t]+){5}-?[\d.]+[ \t]*$": "hsdpa",
-    r"(Connecting to host|-{20,}\n(Server listening|Accepted))": "what iperf3 prints: give it -J",
-    r"(.*\n)*?(\[\[?(link|scenarios)\]\]?|name|duration_s) *($|=)": "a scenario: --suite FILE.toml",
-    r"(.*\n)*?[ \t\"']*[-+.]?\d[^\n,;\t ]*[,;\t ]+.*\d": "csv",
+    rb"\x1f\x8b": "it is compressed: gunzip it first",
+    rb"BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "it is compressed: bunzip2, unxz or unzstd it first",
+    rb"PK\x03\x04": "it is a zip archive or a spreadsheet: unzip it, or save the sheet as CSV",
+    rb"(?s:\xd4\xc3\xb2|\xa1\xb2.[\xd4M]|M<\xb2\xa1|\n\r\r\n)": (
+        "it is a capture of packets: write its bytes per interval to a CSV (tshark -z io,stat,0.1) "
+        "for trace --from csv"
+    ),
+    rb"\x89PNG|\xff\xd8\xff|GIF8|%PDF": "it is an image: write what it shows as text",
+    rb"\x7fELF|\x89HDF|\x93NUMPY|PAR1": "it is binary: write what it holds as text",
+    rb"\s*[\[{](?s:.*)\"trace_pattern\"": "alphartc",
+    rb"\s*[\[{](?s:.*)\"(timestamps|bandwidths)\"": "genet",
+    rb"\s*[\[{](?s:.*)\"(intervals|event|iperf|error)\b": "iperf3",
+    rb"\s*[\[{]": "it is JSON of no known kind: distrlcc trace --help names those that it reads",
+    rb"# mahimahi|# (queue|base timestamp|init timestamp):|\d+ [+#-] \d+": (
+        "it is a log of mm-link, which distrlcc check link compares with a trace"
+    ),
+    rb".*\bbytes_sec\b": "fcc",
+    rb"(-?[\d.]+[ \t]+){5}-?[\d.]+[ \t]*$": "hsdpa",
+    rb"Connecting to host|-{20,}\n(Server listening|Accepted)": "it is no JSON: run iperf3 with -J",
+    rb"(.*\n)*?(\[\[?(link|scenarios)\]\]?|name|duration_s) *($|=)": (
+        "it is a scenario: --suite takes it as NAME.toml"
+    ),
+    rb"(.*\n)*?[ \t\"']*[-+.]?\d[^\n,;\t ]*[,;\t ]+.*\d": "csv",
 }
-"""How files of other forms begin, and what they are: a kind of log, or a remedy."""
+"""How files of other forms begin, and what they are: a kind of log, or what to do with them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,24 +211,17 @@ def parse_trace(data: bytes, name: str) -> Trace:
 
 
 def looks_like(data: bytes, name: str) -> tuple[str, str]:
-    """Return the kind of log that a file's beginning is of, if any, and what to do with the file.
+    """Return the kind of log that a file's beginning is of, and what to do with the file.
 
-    Both are empty where nothing is known of it.
+    Both are empty if its form is unknown; a form that cannot be read has no kind.
     """
-    for magic, what in _MAGIC.items():
-        if data.startswith(magic):
-            return "", f"it is {what}"
-    text = data[:4096].decode("utf-8-sig", "replace").lstrip()
-    what = next((kind for form, kind in _FORMS.items() if re.match(form, text, re.MULTILINE)), "")
-    shown = shlex.quote(name)
-    if what in ("", "JSON of no known kind"):
-        return "", what and f"it is {what}; distrlcc trace --help names those that can be read"
-    if what == "a log of mm-link":
-        return "", f"it is {what}: distrlcc check link {shown} --trace TRACE compares them"
-    if " " in what:
-        return "", f"it is {what}"
-    made = shlex.quote(str(Path(name).with_suffix(".trace")))
-    return what, f"distrlcc trace --from {what} {shown} --out {made} makes a trace of it"
+    head = data[:4096].removeprefix(codecs.BOM_UTF8)
+    found = (what for form, what in _FORMS.items() if re.match(form, head, re.MULTILINE))
+    what = next(found, "")
+    if not what or " " in what:
+        return "", what
+    files = f"{shlex.quote(name)} --out {shlex.quote(f'{name}.trace')}"
+    return what, f"distrlcc trace --from {what} {files} makes a trace of it"
 
 
 def require_memory(name: str, size: float) -> None:
