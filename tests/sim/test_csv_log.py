@@ -242,6 +242,9 @@ def test_columns_are_chosen_by_name_or_number() -> None:
         ("t,mbps\n", "", "two rows"),
         ("1\n2\n3\n", "", "it has one column"),
         ("# nothing\n", "", "it has no rows"),
+        ("0\t5\n\t\n1\t6\n", "", "row 2 has '' where a time is expected"),
+        ("0,5\n,\n1,6\n", "", "row 2 has '' where a time is expected"),
+        ("0 5\n\t\n1 6\n", "", "row 2 has 0 of 2 columns"),
         ("0 1500\n1 20\n", "", "does not say the unit of its rates, up to 1500: write --unit"),
         ("time,rate\n0,1500\n1,20\n", "", "does not say the unit of its rates"),
     ],
@@ -285,3 +288,32 @@ def test_any_numbers_come_back(rates: list[float], unit: str, time: str, mark: s
     lengths, mbps, _ = read_csv(f"{head}\n{rows}")
     assert lengths == pytest.approx(_TIME_UNITS[time])
     assert mbps == pytest.approx(np.array(rates) * RATES[unit])
+
+
+CELLS = [
+    "0",
+    "1",
+    "2.5",
+    "3e0",
+    "",
+    "-",
+    "NA",
+    "time",
+    "kbps",
+    "rate",
+    "2019-11-28",
+    "07:00:00",
+    "#1",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(CELLS), min_size=2, max_size=2), max_size=6))
+def test_no_row_is_dropped(rows: list[list[str]]) -> None:
+    try:
+        lengths, _, notes = read_csv("".join(f"{time};{rate}\n" for time, rate in rows))
+    except ValueError:
+        return
+    kept = [row for row in rows if row[0] != "#1"]
+    has_head = kept[0][0] in ("time", "kbps", "rate")
+    shared = sum(int(note.split()[0]) for note in notes if "another's time" in note)
+    assert len(lengths) == len(kept) - has_head - shared

@@ -183,6 +183,7 @@ RECEIVED = {
         {"event": "interval", "data": _sums(False)},
     ],
 }
+TWO = ("two tests", "stream", "stream and all at its end")
 SENT = {
     "normal": [{"intervals": [_sums(True)]}],
     "second": [{"intervals": [_sums(False)]}, {"intervals": [_sums(True)]}],
@@ -192,12 +193,24 @@ SENT = {
 }
 
 
+RECEIVED["stream and server"] = [
+    {"event": "start", "data": _start(reverse=0)},
+    {"event": "interval", "data": _sums(True)},
+    {"event": "server_output_json", "data": {"intervals": [_sums(False)]}},
+]
+RECEIVED["stream and all at its end"] = [
+    *RECEIVED["stream"],
+    {"start": _start(reverse=1), "intervals": [_sums(False)], "end": {}},
+]
+
+
 @pytest.mark.parametrize("case", RECEIVED)
 def test_iperf3_is_read_at_the_receiver_alone(case: str, tmp_path: Path) -> None:
     for join in ("\n", "\n\n", " ", ","):
         text = join.join(json.dumps(each) for each in RECEIVED[case])
         log = _log(tmp_path, text, "iperf3")
         assert set(log.mbps) == {3.0}
+        assert len(log.mbps) == (2 if case in TWO else 1)
         assert ("iperf3 says: interrupt" in "".join(log.notes)) == (case == "cut off")
     old = text.replace("sum_bidir_reverse", "sum")  # iperf3 before 3.8: the same key twice
     assert set(_log(tmp_path, old, "iperf3").mbps) == {3.0}

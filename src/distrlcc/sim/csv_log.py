@@ -127,20 +127,15 @@ def read_csv(
         rates = np.bincount(place, rates) / counts
         notes.append(f"{len(rows) - len(times)} rows have another's time: the mean rate is taken")
     # In s and Mbit/s.
-    is_assumed = [not is_date and time_unit is None, rate_unit is None]
     time_unit = (1.0, "dates") if is_date else time_unit or _epoch(float(times[0]))
     if rate_unit is None and rates.max() > _ASSUMED_MBPS:
         raise ValueError(
             f"it does not say the unit of its rates, up to {rates.max():g}: write --unit kbps, "
             "Mbps, bps or B/s"
         )
-    rate_unit = rate_unit or (1.0, "Mbit/s")
-    time_as, rate_as = (
-        unit[1] + " (assumed)" * assumed
-        for unit, assumed in zip((time_unit, rate_unit), is_assumed, strict=True)
-    )
-    more = "; --unit ms,kbps would say otherwise" if any(is_assumed) else ""
-    notes.append(f"times are read as {time_as}, rates as {rate_as}{more}")
+    rate_unit = rate_unit or (1.0, "Mbit/s (assumed)")
+    said = f"times are read as {time_unit[1]}, rates as {rate_unit[1]}"
+    notes.append(said + "; --unit ms,kbps would say otherwise" * ("assumed" in said))
     lengths = np.diff(times) * time_unit[0]
     return np.append(lengths, lengths[-1:]), rates * rate_unit[0], tuple(notes)
 
@@ -155,7 +150,7 @@ def _time(cell: str, row: int, is_date: bool) -> float:
 def _epoch(first: float) -> Unit:
     """Return the unit of times that nothing names: s, unless only an epoch is so great."""
     thousands = sum(abs(first) >= most for most in (1e11, 1e14, 1e17))
-    return 1e-3**thousands, ("s", "ms", "us", "ns")[thousands]
+    return 1e-3**thousands, f"{('s', 'ms', 'us', 'ns')[thousands]} (assumed)"
 
 
 def number_in(cell: str, row: int, what: str, least: float = -np.inf) -> float:
@@ -172,7 +167,7 @@ def number_in(cell: str, row: int, what: str, least: float = -np.inf) -> float:
 
 def _rows(text: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
     """Return rows of cells with the numbers of their lines, and the cells of the comment above."""
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip(" ")]
     given = re.fullmatch(r"sep=(.)\s*", lines[0][1]) if lines else None  # Excel's
     comment = ""
     kept: list[tuple[int, str]] = []

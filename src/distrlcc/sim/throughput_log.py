@@ -186,14 +186,17 @@ def _iperf3(data: bytes) -> ThroughputLog:
     tests: list[dict[str, Any]] = []
     for found in _objects(data):
         event, what = found.get("event"), found.get("data")
-        if event is None:
-            tests.append(found)
-        elif event == "start" or not tests:
-            tests.append({"intervals": [], "start": what if event == "start" else {}})
+        streamed = tests[-1] if tests and "stream" in tests[-1] else None
+        if event is None:  # a stream may end with all of it anew
+            if streamed is None or streamed["intervals"] != found.get("intervals"):
+                tests.append(found)
+        elif event == "start" or streamed is None:
+            start = what if event == "start" else {}
+            tests.append({"stream": True, "intervals": [], "start": start})
         if event == "interval":
             tests[-1]["intervals"].append(what)
-        elif event == "error":
-            tests[-1]["error"] = what
+        elif event in ("error", "server_output_json"):
+            tests[-1][event] = what
     kept: list[tuple[float, float]] = []
     notes = []
     for number, test in enumerate(tests, 1):
@@ -245,21 +248,19 @@ def _genet(data: bytes) -> ThroughputLog:
     if len(rates) not in (1, len(times), len(times) - 1):
         raise ValueError(f"it has {len(times)} timestamps and {len(rates)} bandwidths")
     lengths = np.diff(np.append(0.0, times[len(times) > 1 :]))
-    delays = np.array(found.get("delays", []), float)
-    loss = found.get("loss")
+
+    def held(column: Any) -> FloatArray:  # the last value holds on
+        return np.pad(np.array(column, float), (0, len(lengths)), "edge")[: len(lengths)]
+
+    loss, delays = found.get("loss"), found.get("delays")
     return ThroughputLog(
         lengths,
-        _held(rates, len(lengths)),
-        _held(delays, len(lengths)) if len(delays) else None,
-        None if loss is None else np.full(len(lengths), float(loss)),
+        held(rates),
+        held(delays) if delays else None,
+        None if loss is None else held([loss]),
         None if found.get("queue") is None else round(found["queue"]),
         float(found.get("delay_noise") or 0),
     )
-
-
-def _held(column: FloatArray, count: int) -> FloatArray:
-    """Return so many of a column, whose last value holds on."""
-    return np.append(column, np.full(max(count - len(column), 0), column[-1]))[:count]
 
 
 def _alphartc(data: bytes) -> ThroughputLog:

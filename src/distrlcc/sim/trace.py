@@ -288,4 +288,5 @@ def read_file(name: str, most: int | None = None) -> bytes:
                     "cut it into shorter ones"
                 )
             require_memory(name, 4 * size)  # the text, and lines of five bytes or more as integers
-            return head + file.read()
+            file.seek(0)
+            return file.read()
