@@ -129,16 +129,22 @@ def names(folder: Path) -> tuple[Document, Parse]:
 def throughput(folder: Path) -> tuple[Document, Parse]:
     interval = {"sum": {"seconds": 0.5, "bits_per_second": 1e6, "omitted": False}}
     lines = ["t,mbps", "0 1.5", "1,2", "1289406399 549893 59.8 10.7 248456 1188", *RAW]
-    lines += ["unit_id,target,bytes_sec", "1,a,125000"]
+    lines += ["unit_id,target,bytes_sec", "1,a,125000", "time_ms,DL_bitrate", "NA,-", "#t kbps"]
+    lines += ["2019.11.28_07.27.58,5", '"0";"1"', "sep=;"]
     logs = st.lists(st.sampled_from(lines), max_size=5).map("\n".join)
 
     def read(path: Path) -> None:
         for kind in KINDS:
             with suppress(DistrlccError):
-                read_throughput(str(path), kind)
+                log = read_throughput(str(path), kind)
+                log.trace("x")
+                log.scenario("x")
         read_throughput(str(path), "iperf3")
 
-    documents = texts({"intervals": [interval] * 3}) | logs.map(lambda text: text.encode())
+    genet = {"timestamps": [0, 1, 2], "bandwidths": [1, 2, 3], "delays": [4], "loss": 0, "queue": 9}
+    rows = [{"duration": 100, "capacity": 500, "loss": 0.1, "rtt": 40, "jitter": 1}] * 2
+    trees = [{"intervals": [interval] * 3}, genet, {"uplink": {"trace_pattern": rows}}]
+    documents = st.one_of(*map(texts, trees)) | logs.map(lambda text: text.encode())
     return documents, from_file(folder / "x.log", read)
 
 

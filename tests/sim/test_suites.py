@@ -7,7 +7,7 @@ import pytest
 from distrlcc.config import from_toml, to_toml
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError, DistrlccError
+from distrlcc.errors import ConfigError, DistrlccError, TraceError
 from distrlcc.net.link_config import load_scenario
 from distrlcc.plugins import portable
 from distrlcc.sim.families import HARD, SHARED, bdp_packets
@@ -369,3 +369,51 @@ def test_genets_links_fill_its_papers_ranges() -> None:
         bdp = bdp_packets(100.0, 2 * link.delay_ms)
         assert 2 <= link.queue_packets <= max(2, 3.0 * bdp + 1)
         assert len(set(of_link)) == len(of_link)
+
+
+def test_a_folder_has_traces_of_any_name_and_says_what_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["wired12-2x-d", "trace-1553-walking", "a.up", "b.down", "c.trace", "d.txt", "e.log"]
+    for number, name in enumerate([*names, "Wi-Fi 5.0 GHz", "12.5"], 1):
+        (tmp_path / name).write_text(f"1\n{number + 1}\n")
+    others = {
+        "README.md": (b"# Traces\n\nOf two cities.\n", "line 1: '# Traces' is not a time"),
+        "log.csv": (b"0,5\n1,6\n", "distrlcc trace --from csv"),
+        "g.json": (b'{"timestamps": [0, 1]}', "distrlcc trace --from genet"),
+        "x.pcap": (b"\xd4\xc3\xb2\xa1\0\0", "a capture of packets"),
+        "empty": (b"", "the trace is empty"),
+        ".c.trace.1.tmp": (b"1\n2\n", "is hidden"),
+    }
+    for name, (data, _) in others.items():
+        (tmp_path / name).write_bytes(data)
+    suite = load_suite(str(tmp_path))
+    found = [Path(scenario.link.trace or "").name for scenario in suite.scenarios("test")]
+    assert found == sorted([*names, "Wi-Fi 5.0 GHz", "12.5"])
+    said = capsys.readouterr().err
+    assert said.startswith(f"{tmp_path}: traces: {len(found)}; left out:\n")
+    shown = sorted(others)[:5]
+    for name in shown:
+        reason = others[name][1]
+        line = next(line for line in said.splitlines() if line.startswith(f"  {name}: "))
+        assert reason in line
+    # It is said once, what has no room is counted, and a folder within is none.
+    load_suite(str(tmp_path))
+    assert capsys.readouterr().err == ""
+    (tmp_path / "A").mkdir()
+    load_suite(str(tmp_path))
+    said = capsys.readouterr().err
+    assert "\n  A: is a folder\n" in said
+    assert said.endswith("\n  and 2 more\n")
+    # What bears a trace's name must be one; a folder without any is refused.
+    (tmp_path / "c.trace").write_text("x\n")
+    load_trace.cache_clear()
+    with pytest.raises(TraceError, match=r"c\.trace, line 1"):
+        load_suite(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no trace stands in this folder$"):
+        load_suite(str(tmp_path / "A"))
+    with pytest.raises(ConfigError, match="a trace goes to --trace"):
+        load_suite(str(tmp_path / "b.down"))
+    (tmp_path / "A" / "notes").write_text("x\n")
+    with pytest.raises(ConfigError, match="no trace stands in this folder; notes: line 1: 'x'"):
+        load_suite(str(tmp_path / "A"))

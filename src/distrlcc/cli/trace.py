@@ -3,39 +3,66 @@
 distrlcc trace cellular:7 --out links/seven.trace
 distrlcc trace --from hsdpa report.2010-09-13_1003CEST.log --out links/metro.trace
 distrlcc trace --from iperf3 measured.json --out links/measured.trace
+distrlcc trace --from csv drive.csv --columns Timestamp,DL_bitrate --out links/drive.trace
+distrlcc trace --from genet trace.json --out links/trace.toml
 """
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser
+from distrlcc.errors import ConfigError
 
-KINDS = ("csv", "fcc", "hsdpa", "iperf3")
+KINDS = ("csv", "fcc", "hsdpa", "iperf3", "genet", "alphartc")
 
 
 def add_arguments(parser: Parser) -> None:
     text = "cellular:SEED, poisson:MBPS:SEED, constant:MBPS or a file; with --from a log"
     parser.add("trace TRACE", text)
     text = (
-        "TRACE is a log of throughput: seconds and Mbit/s in two columns (csv), FCC's "
-        "curr_webget.csv, one of the Norwegian HSDPA logs, or what iperf3 -J writes"
+        "TRACE is a log of throughput: times and rates in columns (csv), FCC's curr_webget.csv, "
+        "one of the Norwegian HSDPA logs, what iperf3 -J writes, or Genet's or AlphaRTC's JSON"
     )
     parser.add("--from", text, dest="kind", choices=KINDS)
-    parser.add("--out FILE", "where to write it", Path, required=True)
+    text = "columns of a CSV, by the names of its head or by number from 1"
+    parser.add("--columns TIME,RATE", text, default="")
+    text = "units of a CSV that its head does not say, as kbps, or ms,kbps; dates need none"
+    parser.add("--unit UNIT", text, default="")
+    text = "where to write it; as NAME.toml a scenario, which has delays and losses over time, too"
+    parser.add("--out FILE", text, Path, required=True)
 
 
 def run(args: Namespace) -> int:
-    """Write the trace and say what it is."""
+    """Write the trace or scenario and say what it is."""
+    from distrlcc.config import to_toml
     from distrlcc.files import require_output, write_output
     from distrlcc.sim.throughput_log import read_throughput
     from distrlcc.sim.trace import load_trace
 
     require_output(args.out, args.trace)
-    trace = read_throughput(args.trace, args.kind) if args.kind else load_trace(args.trace)
-    times = trace.times_ns // 1_000_000
-    write_output(args.out, ("\n".join(str(time) for time in times) + "\n").encode())
-    seconds = trace.period_ns / 1e9
-    print(f"{args.out}: {seconds:.1f} s, {len(times)} opportunities, {trace.mean_mbps:.2f} Mbit/s")
+    as_scenario = args.out.suffix == ".toml"
+    if args.kind is None and (args.columns or args.unit or as_scenario):
+        raise ConfigError("--columns, --unit and --out NAME.toml are for a log; say which --from")
+    log = args.kind and read_throughput(args.trace, args.kind, args.columns, args.unit)
+    for line in log.notes if log else ():
+        note(f"{args.trace}: {line}")
+    if log and as_scenario:
+        scenario = log.scenario(args.out.stem)
+        write_output(args.out, to_toml(scenario).encode())
+        print(f"{args.out}: {scenario.duration_s:.1f} s, {len(scenario.link.changes)} changes")
+        print(f"evaluate it with: distrlcc evaluate one --suite {shlex.quote(str(args.out))}")
+        return 0
+    trace = log.trace(args.trace) if log else load_trace(args.trace)
+    write_output(args.out, trace.lines())
+    seconds, count = trace.period_ns / 1e9, len(trace.times_ns)
+    print(f"{args.out}: {seconds:.1f} s, {count} opportunities, {trace.mean_mbps:.2f} Mbit/s")
+    if log and (flags := log.flags()):
+        shown = shlex.quote(str(args.out))
+        print(f"evaluate it with: distrlcc evaluate one --trace {shown}{flags}")
+        if log.unsaid():
+            print(f"these flags leave out: {log.unsaid()}; --out NAME.toml has all in a scenario")
     return 0

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain, repeat
 from typing import Any
+
+import numpy as np
 
 from distrlcc.errors import ConfigError
 from distrlcc.sim.queues import QueueSpec
@@ -182,7 +185,9 @@ def downlink(link: Link) -> DirectionConfig:
 
 
 def _trace_times(name: str) -> tuple[int, ...]:
-    return tuple((load_trace(name).times_ns // 1_000_000).tolist())
+    times, counts = np.unique(load_trace(name).times_ns, return_counts=True)
+    shared = map(repeat, (times // 1_000_000).tolist(), counts.tolist())  # an object for each ms
+    return tuple(chain.from_iterable(shared))
 
 
 def _rate_times(mbps: float) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
 from distrlcc.sim.reordering import SCORE
 from distrlcc.sim.scenario import Link, Scenario
-from distrlcc.sim.trace import Trace, load_trace
+from distrlcc.sim.trace import Trace, load_trace, require_memory
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
 
 IntArray = NDArray[np.int64]
@@ -39,6 +39,8 @@ _MILLISECOND = 1_000_000
 MAX_PACKETS = 2**31 - 2**26
 """What a link may carry in a scenario, as a flow's counts have 31 bits."""
 _FIRST_RING = 64
+_MOST_SPARE = 1 << 22
+"""Opportunities for which there is room before traces that will come need it."""
 _FIELDS = IntervalStats.names()
 _STATE = (
     "links times rates rtts losses flows control saved ring scores queues aqm ewmas results "
@@ -189,10 +191,14 @@ class Simulator:
     def _place_trace(self, trace: Trace) -> int:
         place = self._trace_places.get(trace.name)
         if place is None:
-            place = self._trace_places[trace.name] = self._traces_used
+            place = self._traces_used
+            if place + len(trace.times_ns) > len(self.traces):
+                require_memory(trace.name, 8 * (place + len(trace.times_ns)))
+            self._trace_places[trace.name] = place
             self._traces_used += len(trace.times_ns)
             if self._traces_used > len(self.traces):
-                self.traces = _enlarged(self.traces, 2 * self._traces_used)
+                room = min(self._traces_used, _MOST_SPARE)
+                self.traces = _enlarged(self.traces, self._traces_used + room)
             self.traces[place : self._traces_used] = trace.times_ns
         return place
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from distrlcc.config import check_fields, from_dict, read_toml
-from distrlcc.errors import ConfigError, reading, unknown_name
+from distrlcc.errors import ConfigError, TraceError, printable, reading, unknown_name
 from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
 from distrlcc.sim.queues import parse_queue
@@ -30,8 +31,10 @@ MIN_TRACE_S, MAX_TRACE_S = 30.0, 4 * 3600.0
 """Bounds of a trace's scenario, s."""
 TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
-_SUFFIXES = (".up", ".down", ".trace", ".txt")
-"""Of the traces in a folder."""
+_SUFFIXES = (".up", ".down", ".trace")
+"""A file of a folder that has one of these must be a trace; any other may be one."""
+_SHOWN = 5
+"""Files of a folder that are left out by name."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,39 @@ def _suite_file(path: Path) -> Suite:
     return _listed_suite(file.name or path.stem, scenarios)
 
 
+def _traces_in(folder: Path) -> list[str]:
+    """Return the traces of a folder, whatever their names; say which files are left out, and why.
+
+    Raises:
+        ConfigError: There is no trace.
+        TraceError: A file whose name is a trace's is none.
+    """
+    traces, others = [], []
+    for path in sorted(folder.iterdir()):
+        try:
+            if path.name.startswith("."):
+                raise TraceError("is hidden")
+            load_trace(str(path))
+            traces.append(str(path))
+        except TraceError as error:
+            if path.suffix in _SUFFIXES and path.is_file() and path.name[0] != ".":
+                raise
+            what, _, remedy = str(error).removeprefix(str(path)).lstrip(":, ").partition("; ")
+            reason = what if remedy[:8] in ("", "expected") else remedy
+            others.append(f"{path.name}: {reason}")
+    shown = others[:_SHOWN] + [f"and {len(others) - _SHOWN} more"] * (len(others) > _SHOWN)
+    if not traces:
+        raise ConfigError("; ".join([f"{folder}: no trace stands in this folder", *shown]))
+    if others:
+        _say("\n  ".join([f"{folder}: traces: {len(traces)}; left out:", *shown]))
+    return traces
+
+
+@cache
+def _say(lines: str) -> None:
+    print(printable(lines), file=sys.stderr)  # noqa: T201
+
+
 def _resolve_trace(link: Link, base: Path) -> Link:
     if link.trace is None or ":" in link.trace:
         return link
@@ -204,10 +240,9 @@ def load_suite(name: str) -> Suite:
     if path.suffix == ".toml":
         return _suite_file(path)
     if os.path.isdir(path):  # never raises, whatever the name
-        files = sorted(str(p) for p in path.iterdir() if p.suffix in _SUFFIXES)
-        if not files:
-            raise ConfigError(f"{name}: no trace (*{', *'.join(_SUFFIXES)}) stands in this folder")
-        return trace_suite(files)
+        return trace_suite(_traces_in(path))
+    if os.path.isfile(path):
+        raise ConfigError(f"{name}: is no .toml and no folder; a trace goes to --trace")
     raise unknown_name("suite (or TOML file, or folder of traces)", name, _names())
 
 

@@ -8,8 +8,12 @@ several opportunities; after the last line the trace wraps.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -111,11 +115,39 @@ def constant_times(packets_per_ms: Fraction) -> NDArray[np.int64]:
     return -(-count * rate.denominator // rate.numerator)
 
 
-MAX_BYTES = 64 * 1024 * 1024
+MAX_LOG_BYTES = 64 * 1024 * 1024
 MAX_MS = 10**10
+_DIGITS = b"0123456789\n"
 _NO_TIME = re.compile(rb"^[ \t]*+(?!0*\d{1,18}[ \t]*$)[^\n]+", re.MULTILINE)
 """A line that is neither blank nor one number of at most 18 digits."""
 _EXPECTED = "expected one whole number of milliseconds per line, never decreasing, the last above 0"
+_PIECE = 1 << 20
+_FORMS = {
+    rb"\x1f\x8b": "it is compressed: gunzip it first",
+    rb"BZh|\xfd7zXZ|\x28\xb5\x2f\xfd": "it is compressed: bunzip2, unxz or unzstd it first",
+    rb"PK\x03\x04": "it is a zip archive or a spreadsheet: unzip it, or save the sheet as CSV",
+    rb"(?s:\xd4\xc3\xb2|\xa1\xb2.[\xd4M]|M<\xb2\xa1|\n\r\r\n)": (
+        "it is a capture of packets: write its bytes per interval to a CSV (tshark -z io,stat,0.1) "
+        "for trace --from csv"
+    ),
+    rb"\x89PNG|\xff\xd8\xff|GIF8|%PDF": "it is an image: write what it shows as text",
+    rb"\x7fELF|\x89HDF|\x93NUMPY|PAR1": "it is binary: write what it holds as text",
+    rb"\s*[\[{](?s:.*)\"trace_pattern\"": "alphartc",
+    rb"\s*[\[{](?s:.*)\"(timestamps|bandwidths)\"": "genet",
+    rb"\s*[\[{](?s:.*)\"(intervals|event|iperf|error)\b": "iperf3",
+    rb"\s*[\[{]": "it is JSON of no known kind: distrlcc trace --help names those that it reads",
+    rb"# mahimahi|# (queue|base timestamp|init timestamp):|\d+ [+#-] \d+": (
+        "it is a log of mm-link, which distrlcc check link compares with a trace"
+    ),
+    rb".*\bbytes_sec\b": "fcc",
+    rb"(-?[\d.]+[ \t]+){5}-?[\d.]+[ \t]*$": "hsdpa",
+    rb"Connecting to host|-{20,}\n(Server listening|Accepted)": "it is no JSON: run iperf3 with -J",
+    rb"(.*\n)*?(\[\[?(link|scenarios)\]\]?|name|duration_s) *($|=)": (
+        "it is a scenario: --suite takes it as NAME.toml"
+    ),
+    rb"(.*\n)*?[ \t\"']*[-+.]?\d[^\n,;\t ]*[,;\t ]+.*\d": "csv",
+}
+"""How files of other forms begin, and what they are: a kind of log, or what to do with them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +168,13 @@ class Trace:
         """Mean rate over one period, Mbit/s."""
         return float(len(self.times_ns) * PACKET_BYTES * 8e3 / self.period_ns)
 
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of the trace's file, many at a time."""
+        for start in range(0, len(self.times_ns), _PIECE):
+            times, counts = np.unique(self.times_ns[start : start + _PIECE], return_counts=True)
+            pairs = zip((times // 1_000_000).tolist(), counts.tolist(), strict=True)
+            yield b"".join(b"%d\n" % time * count for time, count in pairs)
+
 
 def parse_trace(data: bytes, name: str) -> Trace:
     """Parse the bytes of a trace file.
@@ -143,16 +182,21 @@ def parse_trace(data: bytes, name: str) -> Trace:
     Raises:
         TraceError: The data are empty, malformed or decreasing; the line is named.
     """
-    text = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    bad = _NO_TIME.search(text)
+    data = data.removeprefix(codecs.BOM_UTF8)
+    text = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
+    bad = _NO_TIME.search(text) if text.translate(None, _DIGITS) else None
+    # Digits too many for a number are read as one above the limit.
+    is_empty = bad is not None or not text or text.isspace()
+    times = np.fromstring(b"" if is_empty else text, np.int64, sep=" ")
+    bad = _NO_TIME.search(text) if len(times) and times.max() > MAX_MS else bad
     if bad is not None:
         line = text.count(b"\n", 0, bad.start()) + 1
         shown = bad[0][:40].decode("ascii", "backslashreplace")
-        raise TraceError(f"{name}, line {line}: {shown!r} is not a time; {_EXPECTED}")
-    times = np.array(text.split(), dtype=np.int64)
+        remedy = looks_like(data, name)[1] or _EXPECTED
+        raise TraceError(f"{name}, line {line}: {shown!r} is not a time; {remedy}")
     if len(times) == 0:
         raise TraceError(f"{name}: the trace is empty; {_EXPECTED}")
-    falls = np.flatnonzero(np.diff(times) < 0)
+    falls = np.flatnonzero(times[1:] < times[:-1])
     if len(falls):
         k = int(falls[0])
         raise TraceError(
@@ -162,7 +206,44 @@ def parse_trace(data: bytes, name: str) -> Trace:
         raise TraceError(f"{name}: the last time is 0, so the trace has no period; {_EXPECTED}")
     if times[-1] > MAX_MS:
         raise TraceError(f"{name}: the last time, {times[-1]} ms, is above the limit of {MAX_MS}")
-    return Trace(name, times * 1_000_000)
+    times *= 1_000_000
+    return Trace(name, times)
+
+
+def looks_like(data: bytes, name: str) -> tuple[str, str]:
+    """Return the kind of log that a file's beginning is of, and what to do with the file.
+
+    Both are empty if its form is unknown; a form that cannot be read has no kind.
+    """
+    head = data[:4096].removeprefix(codecs.BOM_UTF8)
+    found = (what for form, what in _FORMS.items() if re.match(form, head, re.MULTILINE))
+    what = next(found, "")
+    if not what or " " in what:
+        return "", what
+    files = f"{shlex.quote(name)} --out {shlex.quote(f'{name}.trace')}"
+    return what, f"distrlcc trace --from {what} {files} makes a trace of it"
+
+
+def require_memory(name: str, size: float) -> None:
+    """See that there is memory of this size, bytes, for a trace, before any is taken.
+
+    Raises:
+        TraceError: There is not; where nobody says how much is free, there is.
+    """
+    found: list[int] = []
+    if size < _PIECE * 16:
+        return
+    with suppress(OSError, ValueError, KeyError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * int(dict(line.split()[:2] for line in lines)["MemAvailable:"]))
+    with suppress(OSError, ValueError):  # a container's
+        most, used = (Path(f"/sys/fs/cgroup/memory.{n}").read_text() for n in ("max", "current"))
+        found.append(int(most) - int(used))
+    if found and size > min(found):
+        raise TraceError(
+            f"{name}: needs {size / 1e9:.3g} GB of memory and {min(found) / 1e9:.1f} GB are free; "
+            "cut out a part"
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -183,21 +264,29 @@ def expanded(name: str) -> Path:
     return Path(os.path.expanduser(name) if name.startswith("~/") else name)
 
 
-def read_file(name: str) -> bytes:
-    """Read a file.
+def read_file(name: str, most: int | None = None) -> bytes:
+    """Read a file of a trace, or of a log that has ``most`` bytes at most.
 
     Raises:
-        TraceError: There is none, or it is larger than `MAX_BYTES`.
+        TraceError: There is none, it is too large, or its first bytes show that it is no text.
     """
     with reading(TraceError, f"{name}: cannot be read", "; check the path"):
         path = expanded(name)
         size = path.stat().st_size
         if not path.is_file():
             what = "a folder" if path.is_dir() else "no regular file"
-            raise TraceError(f"{name}: is {what}; expected a file")
-        if size > MAX_BYTES:
-            raise TraceError(
-                f"{name}: {size / 1e6:.0f} MB is above the limit of {MAX_BYTES / 1e6:.0f} MB; "
-                "cut it into shorter ones"
-            )
-        return path.read_bytes()
+            more = ", or --suite for a folder of traces" * path.is_dir()
+            raise TraceError(f"{name}: is {what}; expected a file{more}")
+        with path.open("rb") as file:
+            head = file.read(4096)
+            if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                remedy = looks_like(head, name)[1] or _EXPECTED
+                raise TraceError(f"{name}: is no text; {remedy}")
+            if most is not None and size > most:
+                raise TraceError(
+                    f"{name}: {size / 1e6:.0f} MB is above the limit of {most / 1e6:.0f} MB; "
+                    "cut it into shorter ones"
+                )
+            require_memory(name, 4 * size)  # the text, and lines of five bytes or more as integers
+            file.seek(0)
+            return file.read()

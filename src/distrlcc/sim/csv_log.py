@@ -1,0 +1,313 @@
+"""Tables of times and rates: their separators, heads, units and dates.
+
+A head names columns and their units: ``time_ms,throughput_kbps``, ``Time [s]``, ``bytes/s``.
+A reader is told what was assumed, and a cell without meaning is refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrlcc.errors import ConfigError, unknown_name
+
+FloatArray = NDArray[np.float64]
+Unit = tuple[float, str]
+"""A factor to s or Mbit/s, and the unit's name."""
+Units = tuple[Unit | None, Unit | None]
+"""Of times and of rates."""
+
+_ASSUMED_MBPS = 1000.0
+"""Greater rates are not taken for Mbit/s unless a head or a user says so."""
+_TIME_UNITS = {
+    word: factor
+    for factor, words in (
+        (1.0, "s sec secs second seconds"),
+        (1e-3, "ms msec msecs millis millisecond milliseconds"),
+        (1e-6, "us µs μs usec usecs micros microsecond microseconds"),
+        (1e-9, "ns nsec nsecs nanos nanosecond nanoseconds"),
+        (60.0, "min mins minute minutes"),
+        (3600.0, "h hour hours"),
+    )
+    for word in words.split()
+}
+_TIMES, _RATES, _NO_RATES, _MISSING = (
+    set(words.split())
+    for words in (
+        "time times timestamp timestamps ts t elapsed date datetime epoch unix clock",
+        "throughput tput rate rates bitrate datarate bandwidth bw speed capacity goodput",
+        "pps packets pkts percent loss rtt latency delay",
+        "na nan null none nil inf infinity unknown missing undefined",
+    )
+)
+"""Words of columns' names that mean times, rates and neither; words of cells without a value."""
+_RATE_UNIT = re.compile(
+    r"(?<![a-z])(?P<prefix>kilo|mega|giga|tera|[kmgt]?)(?P<binary>i?)[ _-]?"
+    r"(?P<what>bits?|bytes?|octets?|b)"
+    r"(?P<per>ps|[ _]?(?:/|per|p)?[ _]?s(?:ec(?:ond)?s?)?)?(?![a-z])",
+    re.IGNORECASE,
+)
+_KNOWN = {"DL_bitrate": "kbps", "UL_bitrate": "kbps"}
+"""Columns of a known unit that their names lack: G-NetTrack's, in 4G and 5G data sets."""
+_SHOWN_UNITS = ("s", "ms", "us", "ns", "bps", "kbps", "Mbps", "Gbps", "B/s", "kB/s", "MB/s")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_DATE = re.compile(
+    r"(\d{4})[./-](\d\d?)[./-](\d\d?)(?:[T _]+(\d\d?)[:.](\d\d)(?:[:.](\d\d)([.,]\d+)?)?)?"
+    r" ?(Z|UTC|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_CLOCK = re.compile(r"(\d\d?):(\d\d):(\d\d(?:\.\d+)?)", re.ASCII)
+_COMMENT = re.compile(r"(?:#(?!N/A|VALUE!|DIV/0!|REF!|NAME\?|NUM!|NULL!)|%|//)[#%/\s]*")
+
+
+def read_csv(
+    text: str, columns: str = "", units: Units = (None, None)
+) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+    """Read rows of a time and of the rate from then on.
+
+    Args:
+        text: The table; its last row lasts as long as the one before it.
+        columns: Names, or numbers from 1, of the columns of times and of rates, as ``time,rate``;
+            empty: as the head says, or the two that there are.
+        units: What a user says of them, see `given_units`; None: as the head says, else s and
+            Mbit/s.
+
+    Returns:
+        Lengths of the intervals, s, ``[K]``; their rates, Mbit/s, ``[K]``; how they were read.
+
+    Raises:
+        ValueError: The table cannot be understood, or has no such columns; the row is named.
+    """
+    rows, comment = _rows(text)
+    if not rows:
+        raise ValueError("it has no rows")
+    # The head: names, and no value where one is needed; it may be the comment above the rows.
+    first, width = rows[0][1], len(rows[0][1])
+    numbered = all(each.strip().isdecimal() for each in columns.split(","))
+    needed = [first[k] for k in _chosen(columns, [], width)] if numbered else first
+    named, valued = sum(map(_is_name, needed)), any(map(_is_value, needed))
+    is_head = named == len(needed) or (named >= 2 and not valued and width > 2)
+    is_comment = not is_head and len(comment) == width and any(map(_is_rate, comment))
+    names = first if is_head else comment if is_comment else []
+    time_at, rate_at = _chosen(columns, names, width)
+    # Units: the user's, else the head's.
+    time_unit, rate_unit = units
+    if names:
+        rate_name = _KNOWN.get(names[rate_at], names[rate_at])
+        rate_unit = rate_unit or _rate_unit(rate_name)
+        time_unit = time_unit or _time_unit(names[time_at])
+        if rate_unit is None and not _may_be_rates(rate_name):
+            raise ValueError(f"column {rate_name!r} has no rates; choose with --columns TIME,RATE")
+    notes = []
+    if is_head and not any(_is_rate(name) or _is_time(name) for name in names):
+        notes.append(f"row {rows[0][0]} is taken for a head: {', '.join(names)}")
+    rows = rows[is_head:]
+    if len(rows) < 2:
+        raise ValueError("two rows say how long the first lasts; it has fewer")
+    short = next(((number, len(row)) for number, row in rows if len(row) != width), None)
+    if short is not None:
+        raise ValueError(f"row {short[0]} has {short[1]} of {width} columns")
+    # Times, which must increase; but rows may share a second that is written as a date.
+    is_date = _seconds(rows[0][1][time_at]) is not None
+    values = [
+        (_time(row[time_at], number, is_date), number_in(row[rate_at], number, "a rate", least=0))
+        for number, row in rows
+    ]
+    times, rates = np.array(values).T
+    steps = np.diff(times)
+    falls = np.flatnonzero(steps < 0 if is_date else steps <= 0)
+    if len(falls):
+        raise ValueError(f"the time of row {rows[int(falls[0]) + 1][0]} is no later")
+    if not steps.all():
+        times, place, counts = np.unique(times, return_inverse=True, return_counts=True)
+        rates = np.bincount(place, rates) / counts
+        notes.append(f"{len(rows) - len(times)} rows have another's time: the mean rate is taken")
+    # In s and Mbit/s.
+    time_unit = (1.0, "dates") if is_date else time_unit or _epoch(float(times[0]))
+    if rate_unit is None and rates.max() > _ASSUMED_MBPS:
+        raise ValueError(
+            f"it does not say the unit of its rates, up to {rates.max():g}: write --unit kbps, "
+            "Mbps, bps or B/s"
+        )
+    rate_unit = rate_unit or (1.0, "Mbit/s (assumed)")
+    said = f"times are read as {time_unit[1]}, rates as {rate_unit[1]}"
+    notes.append(said + "; --unit ms,kbps would say otherwise" * ("assumed" in said))
+    lengths = np.diff(times) * time_unit[0]
+    return np.append(lengths, lengths[-1:]), rates * rate_unit[0], tuple(notes)
+
+
+def _time(cell: str, row: int, is_date: bool) -> float:
+    found = _seconds(cell) if is_date else number_in(cell, row, "a time")
+    if found is None:
+        raise ValueError(f"row {row} has {cell[:40]!r} where a date is expected")
+    return found
+
+
+def _epoch(first: float) -> Unit:
+    """Return the unit of times that nothing names: s, unless only an epoch is so great."""
+    thousands = sum(abs(first) >= most for most in (1e11, 1e14, 1e17))
+    return 1e-3**thousands, f"{('s', 'ms', 'us', 'ns')[thousands]} (assumed)"
+
+
+def number_in(cell: str, row: int, what: str, least: float = -np.inf) -> float:
+    """Return the number of a cell.
+
+    Raises:
+        ValueError: It has none, or one below ``least``.
+    """
+    value = float(cell) if _NUMBER.fullmatch(cell) else np.nan
+    if not least <= value < np.inf:
+        raise ValueError(f"row {row} has {cell[:40]!r} where {what} is expected")
+    return value
+
+
+def _rows(text: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Return rows of cells with the numbers of their lines, and the cells of the comment above."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip(" ")]
+    given = re.fullmatch(r"sep=(.)\s*", lines[0][1]) if lines else None  # Excel's
+    comment = ""
+    kept: list[tuple[int, str]] = []
+    for number, line in lines[given is not None :]:
+        if found := _COMMENT.match(line.lstrip()):
+            comment = comment if kept else line.lstrip()[found.end() :]
+        else:
+            kept.append((number, line))
+    in_first = [m for m in "\t;," if kept and m in kept[0][1]]
+    in_all = [m for m in in_first if all(m in line for _, line in kept)]
+    mark = given[1] if given else (in_all or in_first or [" "])[0]
+
+    def cells(line: str) -> list[str]:
+        line = " ".join(line.split()) if mark == " " else line
+        row = next(csv.reader([line], delimiter=mark, skipinitialspace=True))
+        return [cell.strip().strip("'") for cell in row]
+
+    return [(number, cells(line)) for number, line in kept], cells(comment) if comment else []
+
+
+def _chosen(columns: str, names: list[str], width: int) -> tuple[int, int]:
+    """Return the places of times and rates, as `read_csv` takes them."""
+    if columns:
+        wanted = [each.strip() for each in columns.split(",")]
+        if len(wanted) != 2:
+            raise ValueError(f"--columns {columns}: expected two, as in --columns time,rate")
+        return _place(wanted[0], names, width), _place(wanted[1], names, width)
+    rates = [k for k, name in enumerate(names) if _is_rate(name)]
+    others = [k for k, name in enumerate(names) if not _NO_RATES & set(_words(name))]
+    others = [k for k in others if k not in rates]
+    times = [k for k in others if _is_time(names[k])]
+    times = times or [k for k in others if _time_unit(names[k])]
+    if len(times) == len(rates) == 1:
+        return times[0], rates[0]
+    if width == 2 and rates in ([], [1]) and times in ([], [0]):
+        return 0, 1
+    if width == 1:
+        raise ValueError("it has one column")
+    shown = f" ({', '.join(names)})" if names else ""
+    raise ValueError(f"it has {width} columns{shown}: choose with --columns TIME,RATE")
+
+
+def _place(wanted: str, names: list[str], width: int) -> int:
+    found = [k for k, name in enumerate(names) if name == wanted]
+    found = found or [k for k, name in enumerate(names) if name.lower() == wanted.lower()]
+    if len(found) > 1:
+        raise ValueError(f"--columns {wanted}: {len(found)} columns are called so; give a number")
+    if found:
+        return found[0]
+    if wanted.isdecimal() and 1 <= int(wanted) <= width:
+        return int(wanted) - 1
+    if names and not wanted.isdecimal():
+        raise ValueError(unknown_name("column", wanted, names))
+    raise ValueError(f"--columns {wanted}: expected a number from 1 to {width}, or a head's name")
+
+
+def given_units(unit: str) -> Units:
+    """Return the units that a user names, as ``kbps`` or ``ms,kbps``.
+
+    Raises:
+        ConfigError: One is unknown, or there are two of a kind.
+    """
+    units: list[Unit | None] = [None, None]
+    for word in filter(None, (each.strip() for each in unit.split(","))):
+        is_rate = word.lower() not in _TIME_UNITS
+        found = _time_unit(word)
+        if is_rate:
+            found = _rate_unit(f"rate {word}") if _RATE_UNIT.fullmatch(word) else None
+        if found is None:
+            raise unknown_name("unit", word, _SHOWN_UNITS)
+        if units[is_rate] is not None:
+            raise ConfigError(f"--unit {unit}: expected one unit of times and one of rates")
+        units[is_rate] = found
+    return units[0], units[1]
+
+
+def _parted(name: str) -> str:
+    """Part words that meet without a mark: ``timeMs``, ``throughputkbps``."""
+    name = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", "_", name)
+    words = r"(?i)(throughput|bandwidth|bitrate|timestamp|time|rate|tput)(?=[a-z]+s$)"
+    return re.sub(words, r"\1_", name)
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[^a-z0-9µμ]+", _parted(name).lower())
+
+
+def _time_unit(name: str) -> Unit | None:
+    found = next((word for word in reversed(_words(name)) if word in _TIME_UNITS), None)
+    return None if found is None else (_TIME_UNITS[found], found)
+
+
+def _rate_unit(name: str) -> Unit | None:
+    """Return the unit that a column's name has: per second, or for short in the name of a rate."""
+    for match in _RATE_UNIT.finditer(_parted(name)):
+        what, per, prefix = match["what"], match["per"], match["prefix"][:1].lower()
+        is_word = len(what) > 1
+        is_rate = _RATES & set(_words(name)) or (prefix and what.lower().startswith("bit"))
+        if per or (is_rate and (is_word or prefix)):
+            is_bits = what.lower().startswith("bit") or what == "b" or per == "PS"
+            base = 1024.0 if match["binary"] else 1000.0
+            factor = base ** " kmgt".index(prefix or " ") * (1 if is_bits else 8) * 1e-6
+            return factor, match[0].strip(" _")
+    return None
+
+
+def _is_time(name: str) -> bool:
+    return bool(_TIMES & set(_words(name)))
+
+
+def _is_rate(name: str) -> bool:
+    return bool(_RATES & set(_words(name))) or _rate_unit(name) is not None
+
+
+def _may_be_rates(name: str) -> bool:
+    """Say whether a column without a unit may hold rates, and not amounts, times or delays."""
+    amount = _RATE_UNIT.search(name)
+    is_amount = amount is not None and (amount["prefix"] != "" or len(amount["what"]) > 1)
+    return not (is_amount or set(_words(name)) & (_NO_RATES | _TIMES | set(_TIME_UNITS)))
+
+
+def _is_value(cell: str) -> bool:
+    return _NUMBER.fullmatch(cell) is not None or _seconds(cell) is not None
+
+
+def _is_name(cell: str) -> bool:
+    letters = "".join(filter(str.isalpha, cell.lower()))
+    return letters != "" and letters not in _MISSING and not _is_value(cell)
+
+
+def _seconds(cell: str) -> float | None:
+    """Return the time of a date or clock, s; None for any other cell."""
+    if clock := _CLOCK.fullmatch(cell):
+        return 3600.0 * int(clock[1]) + 60.0 * int(clock[2]) + float(clock[3])
+    if not (date := _DATE.fullmatch(cell)):
+        return None
+    year, month, day, *clock_parts = (f"{int(part or 0):02d}" for part in date.groups()[:6])
+    zone = (date[8] or "Z").replace("UTC", "Z")
+    try:
+        whole = datetime.fromisoformat(f"{year}-{month}-{day}T{':'.join(clock_parts)}{zone}")
+    except ValueError:
+        return None
+    return whole.timestamp() + float((date[7] or "0").replace(",", "."))
