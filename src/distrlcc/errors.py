@@ -6,7 +6,11 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LONGEST_VALUE, _LONGEST_LINE, _NAMES = 200, 800, 5
 _VALUE = re.compile(r"""(?<!\w)'[^']{200,}'|"[^"]{200,}"|\[[^][]{200,}]|\S{200,}""")
@@ -108,6 +112,42 @@ class VersionError(WireError):
         """Take the message and the fields that stand in every version's header."""
         super().__init__(message)
         self.version, self.kind, self.session = version, kind, session
+
+
+_PYTHON = (
+    (r" \(--load [^)]*\)", ""),  # of runs on several machines
+    (r"'distrlcc train --start-from (.+?)'", r"start_from='\1'"),
+    (r"'distrlcc train RECIPE --print-config' shows all", "docs/keys.md has all"),
+    (r"distrlcc evaluate --world emulated", "the command line, which has real packets"),
+    (r"--set (?=\w+=)", ""),
+    (r"--set", "keys"),
+    (r"--resume", "resume=True"),
+)
+"""What Python's users write where a command line has flags; other flags are arguments."""
+
+
+def _in_words(text: str) -> str:
+    for flags, words in _PYTHON:
+        text = re.sub(flags, words, text)
+    # Commands stand in quotes, and stay.
+    argument = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+    parts = re.split(r"('distrlcc [^']*')", text)
+    parts[::2] = (argument.sub(lambda m: m[1].replace("-", "_"), part) for part in parts[::2])
+    return "".join(parts)
+
+
+def in_python(function: Callable[P, R]) -> Callable[P, R]:
+    """Have the errors of a function say what its callers can do."""
+
+    @wraps(function)
+    def call(*args: P.args, **more: P.kwargs) -> R:
+        try:
+            return function(*args, **more)
+        except DistrlccError as error:
+            error.args = (_in_words(str(error)), *error.args[1:])
+            raise
+
+    return call
 
 
 def unknown_name(
