@@ -317,9 +317,9 @@ TWICE = (
     ("train quickstart --seed 1 --seed 2", "--seed is given twice"),
     (
         "train quickstart --engine ray --worker-resource a=1 --worker-resource a=2",
-        "a is given twice",
+        "a is there twice",
     ),
-    ("cluster start --resource a=1 --resource a=2", "--resource a is given twice"),
+    ("cluster start --resource a=1 --resource a=2", "--resource: a is there twice"),
     ("collect oracle,oracle --steps 9 --out D", "oracle is there twice"),
     ("collect oracle, --steps 9 --out D", "nothing stands before or after a comma"),
     ("evaluate --against ,", "nothing stands before or after a comma"),

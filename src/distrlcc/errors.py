@@ -197,10 +197,14 @@ def listed(text: str, what: str, kind: Callable[[str], Any] = str) -> list[Any]:
     words = [word.strip() for word in text.split(",")] if text else []
     if "" in words:
         raise ConfigError(f"{what} {text!r}: nothing stands before or after a comma; expected A,B")
-    items = [kind(word) for word in words]
-    for word, item in zip(words, items, strict=True):
+    return once([kind(word) for word in words], f"{what} {text!r}: ")
+
+
+def once(items: list[Any], what: str = "") -> list[Any]:
+    """Return items; raise ConfigError, which begins with ``what``, if one is there twice."""
+    for item in items:
         if items.count(item) > 1:
-            raise ConfigError(f"{what} {text!r}: {word} is there twice; leave one out")
+            raise ConfigError(f"{what}{item} is there twice; leave one out")
     return items
 
 

@@ -32,7 +32,7 @@ from distrlcc.cli.output import (
     note,
 )
 from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.errors import ConfigError, LinkError, listed
+from distrlcc.errors import ConfigError, LinkError, listed, once
 from distrlcc.files import write_atomically
 from distrlcc.policy.spec import DEFAULT
 
@@ -92,9 +92,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
     # What is measured on which links.
-    for path in args.trace:
-        if args.trace.count(path) > 1:
-            raise ConfigError(f"--trace: {path} is there twice; leave one out")
+    once(args.trace, "--trace: ")
     real = args.world == "emulated"
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
@@ -384,10 +382,7 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
         is_scheme,
     )
 
-    senders = args.senders
-    for name in senders:
-        if senders.count(name) > 1:
-            raise ConfigError(f"{name} is there twice; leave one out")
+    senders = once(args.senders)
     against = [name for name in listed(args.against, "--against") if name not in senders]
     contenders = [
         contender_named(sender, prefer, real=real)

@@ -10,10 +10,9 @@ from distrlcc.config import RESETS, check_fields, check_types
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError
 from distrlcc.sim.suites import pinned_suite
 
-WORLDS = ("simulated", "emulated", "kernel")
 LEAST_EMULATED_MS = 2.0
 MAX_AGENTS = 32
 """Agents on one link: the simulator looks at all of a link's flows for each event."""
@@ -70,8 +69,6 @@ class EnvConfig:
         # Names that exist.
         OBSERVATIONS.pin(self, "observation")
         ACTIONS.pin(self, "action")
-        if self.world not in WORLDS:
-            raise unknown_name("world", self.world, WORLDS)
         # Suites and their weights.
         if not self.suites:
             raise ConfigError("suites is empty; expected a tuple of names")

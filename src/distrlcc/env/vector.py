@@ -230,7 +230,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if "episode" in options:
             self._episodes[which] = episode
         self._start(which)
-        if self.config.stagger and "reset_mask" not in options:
+        if self.config.stagger and options.get("reset_mask") is None:
             # First episodes are cut at different ages, so that later ones do not end together.
             age = uniform(self._keys, self._numbers, -1)
             self._ends = np.maximum(self._ends * (1.0 - age), self.config.step_ms * 1e-3)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from distrlcc.config import check_fields
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, once
 from distrlcc.learn.config import (
     LEARNERS,
     AlarmConfig,
@@ -202,12 +202,9 @@ def _needs(cpus: float, gpus: float, custom: tuple[str, ...]) -> Needs:
 
 def amounts(key: str, texts: Sequence[str]) -> Needs:
     """Return Ray's own resources of ``NAME=AMOUNT`` each; raises ConfigError, also of one twice."""
-    found: Needs = {}
-    for name, value in (amount(key, text) for text in texts):
-        if name in found:
-            raise ConfigError(f"{key} {name} is given twice; leave one out")
-        found[name] = value
-    return found
+    found = [amount(key, text) for text in texts]
+    once([name for name, _ in found], f"{key}: ")
+    return dict(found)
 
 
 def amount(key: str, text: str) -> tuple[str, float]:
