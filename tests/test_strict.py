@@ -256,7 +256,6 @@ def test_python_may_give_tables_lists_paths_and_numbers_of_numpy(tmp_path: Path)
         ("link.aqm = ''", "unknown queue ''"),
         ("link.aqm = 'codel:packets=9'\nlink.queue_packets = 9", "leave queue_packets"),
         ("link.policer_mbps = 3", "give both policer_mbps and policer_packets"),
-        ("link.changes = [{at_s = 10, loss = 1}]", "link.changes.at_s is 10, when the scenario"),
         ("link.changes = {at_s = 1}", "link.changes = {'at_s': 1}: expected a list of tables"),
         ("link.changes = [{rate_mbps = 1}]", "key 'link.changes[0].at_s' is missing"),
         ("name = 'y'", "cannot be read as TOML"),
