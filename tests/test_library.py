@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 import distrlcc
-from distrlcc.errors import ConfigError, PolicyFileError
+from distrlcc.errors import ConfigError, DistrlccError, PolicyFileError, in_python
 from distrlcc.evaluation.benchmark import Benchmark
 from distrlcc.evaluation.contender import contender_from_scheme
 from distrlcc.evaluation.scores import METRICS
@@ -244,3 +246,91 @@ def test_importing_loads_nothing_that_is_not_used() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError, match="nothing"):
         distrlcc.nothing  # noqa: B018
+
+
+def _trained(out: Path) -> None:
+    train_recipe("quickstart", out=out, show=False, **TINY)
+
+
+def test_errors_name_what_python_users_can_do(tmp_path: Path) -> None:
+    run, file, full = (tmp_path / name for name in ("run", "file", "full"))
+    _trained(run)
+    file.write_text("")
+    full.mkdir()
+    (full / "other").write_text("")
+    gone = tmp_path / "gone"
+    _trained(gone)
+    for path in (gone / "checkpoints").iterdir():
+        path.write_bytes(b"")
+    policy = load_policy(run)
+    start = {"start_from": str(policy.path), "network.hidden": [9]}
+    calls: dict[str, tuple[str, Any]] = {
+        "a run is there": ("add resume=True to go on with it, or give another out", (run, {})),
+        "a file is there": ("give a folder as out", (file, {})),
+        "something is there": ("give an empty or new folder as out", (full, {})),
+        "no run": ("leave out resume=True to begin one there", (full, {"resume": True})),
+        "done": ("go on with total_steps=N", (run, {"resume": True})),
+        "damaged": (f"as with start_from='{gone}'", (gone, {"resume": True, "total_steps": 999})),
+        "another": ("ppo.lr: ", (run, {"resume": True, "ppo.lr": 0.5})),
+        "a key": ("docs/keys.md has all", (tmp_path / "x", {"nothing.of.the.kind": 1})),
+        "weights": ("change its keys, or take another", (tmp_path / "x", start)),
+        "gail": ("docs/imitation.md", (tmp_path / "x", {"recipe": "gail"})),
+    }
+    for name, (expected, (out, more)) in calls.items():
+        recipe = {} if "recipe" in more else {"recipe": "quickstart"}
+        with pytest.raises(DistrlccError) as caught:
+            train_recipe(**{"out": out, "show": False, **recipe, **more})
+        line = str(caught.value)
+        assert expected in line, (name, line)
+        assert "--" not in line
+        assert "\n" not in line
+    for call in (
+        lambda: load_policy("one", prefer=0.5),
+        lambda: evaluate("cmd:./a {host} {port}"),
+        lambda: evaluate("none.safetensors"),
+        lambda: evaluate("kernel-cubic"),
+        lambda: evaluate("cubic", suite="none"),
+        lambda: evaluate("cubic", traces="none.up"),
+        lambda: simulate(distrlcc.Link(12.0), "agent"),
+        lambda: simulate(distrlcc.Link(12.0), 3),  # type: ignore[arg-type]
+        lambda: make_env(suites=("none",)),
+        lambda: make_vec(2, observation="none"),
+        lambda: report(evaluate("cubic", suite="slow", links=1), file / "page"),
+    ):
+        with pytest.raises(DistrlccError) as caught:
+            call()
+        assert "--" not in str(caught.value)
+
+
+def _raised(path: Path) -> Iterator[str]:
+    """Yield the texts of what a module raises."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Raise):
+            texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+            yield "".join(text if isinstance(text, str) else "" for text in texts)
+
+
+def test_no_flag_is_named_where_no_function_of_the_library_stands_between() -> None:
+    source = Path(distrlcc.__file__).parent
+    folders = ("env", "sim", "learn", "data", "control", "runs", "policy", "evaluation")
+    flags = re.compile(r"(?<![\w-])--[a-z]")
+    named = {
+        f"{path.parent.name}/{path.name}": text
+        for folder in folders
+        for path in sorted((source / folder).glob("*.py"))
+        for text in _raised(path)
+        if flags.search(text)
+    }
+    assert named
+    # Environments, scenarios and learners are made without it: they name none.
+    assert not [place for place in named if place.split("/")[0] in ("env", "sim", "learn")]
+    for place, text in named.items():
+
+        @in_python
+        def fail(text: str = text) -> None:
+            raise ConfigError(text)
+
+        with pytest.raises(ConfigError) as caught:
+            fail()
+        left = re.sub("'distrlcc [^']*'", "", str(caught.value))  # a command stays one
+        assert not flags.search(left), (place, left)

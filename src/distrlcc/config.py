@@ -1,7 +1,9 @@
 """Configurations: frozen dataclasses, to and from TOML, changed by ``key=value``.
 
 A configuration is a frozen dataclass whose fields are int, float, bool, str, Literal, tuples of
-these, an optional one of these, or another such dataclass (a section, possibly optional)::
+these, an optional one of these, or another such dataclass (a section, possibly optional), or a
+tuple or dictionary of such dataclasses (tables). Whatever becomes one, a file, a flag or a Python
+call, is read here: no key is dropped and no value is taken for another type's::
 
     text = to_toml(config)
     assert from_toml(TrainConfig, text, source="config.toml") == config
@@ -21,11 +23,14 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
+from operator import index
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import tomli_w
@@ -56,13 +61,17 @@ def to_toml(config: DataclassInstance) -> str:
     return _short_arrays(tomli_w.dumps(_plain(canonical)))
 
 
-def from_toml(cls: type[C], text: str, *, source: str = "config") -> C:
+def from_toml(
+    cls: type[C], text: str, *, source: str = "config", note: Callable[[str], None] | None = None
+) -> C:
     """Read a configuration from TOML.
 
     Args:
         cls: The dataclass to build.
         text: The TOML text.
         source: Where the text is from, for messages: a file's name.
+        note: Takes a line that names the keys which a text of `to_toml` lacks, as those of an older
+            distrlcc do, with the values that they have now.
 
     Raises:
         ConfigError: The text is not TOML, or a key is unknown, missing, of another type or refused
@@ -70,7 +79,13 @@ def from_toml(cls: type[C], text: str, *, source: str = "config") -> C:
     """
     with reading(ConfigError, f"{source} is not TOML"):
         data = tomllib.loads(text)
-    return from_dict(cls, data, source=source)
+    config = from_dict(cls, data, source=source)
+    if note is not None:
+        had = dict(_flatten(data))
+        added = [f"{k} = {v!r}" for k, v in flat(to_toml(config)).items() if k not in had]
+        if added:
+            note(f"{source} lacks keys that this distrlcc has; they are now {', '.join(added)}")
+    return config
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -89,6 +104,8 @@ def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
     Raises:
         ConfigError: A key is unknown, missing, of another type or refused by its dataclass.
     """
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: it is {data!r:.80}; expected keys with values")
     try:
         return _build(cls, data, prefix="")
     except ConfigError as error:
@@ -140,6 +157,20 @@ def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:
     return found
 
 
+def check_types(config: DataclassInstance) -> None:
+    """Have a frozen dataclass, in its ``__post_init__``, take values as if they stood in a file.
+
+    So a list becomes a tuple, a dictionary a table, and a number of NumPy's a number.
+
+    Raises:
+        ConfigError: A value is of another type than its field, or has an unknown key.
+    """
+    for name, (hint, plain) in _plain_types(type(config)).items():
+        value = getattr(config, name)
+        if type(value) not in plain:
+            object.__setattr__(config, name, _value(hint, value, name))
+
+
 def check_fields(
     config: object, names: str, low: float, high: float = math.inf, *, prefix: str = ""
 ) -> None:
@@ -158,6 +189,14 @@ def check_fields(
             raise ConfigError(f"{prefix}{name} is {value!r}: expected {bounds}")
 
 
+def checked_seed(seed: Any) -> int:
+    """Return a seed of a Python caller; raises ConfigError unless it is whole, and 0 or more."""
+    with suppress(TypeError):
+        if not isinstance(seed, bool) and (whole := index(seed)) >= 0:
+            return whole
+    raise ConfigError(f"seed is {seed!r}: expected a whole number of 0 or more")
+
+
 def check_positive(config: object, names: str) -> None:
     """Check that the fields of these names, parted by spaces, are finite and above 0.
 
@@ -173,8 +212,14 @@ def check_positive(config: object, names: str) -> None:
 @cache
 def _hints(cls: type[DataclassInstance]) -> dict[str, Any]:
     """Resolve the types of a dataclass's fields."""
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in fields(cls) if f.init}
+
+
+@cache
+def _plain_types(cls: type[DataclassInstance]) -> dict[str, tuple[Any, frozenset[Any]]]:
+    """Return each field's type, and the classes whose values fit it as they are."""
+    return {n: (hint, frozenset(_options(hint))) for n, hint in _hints(cls).items()}
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -182,14 +227,29 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
+@cache
 def _section(hint: Any) -> type[DataclassInstance] | None:
     """Return the dataclass that a field holds, or None for a plain value."""
     found = [o for o in _options(hint) if isinstance(o, type) and is_dataclass(o)]
     return found[0] if found else None
 
 
+@cache
+def _tables(hint: Any) -> tuple[type, Any] | None:
+    """Return what holds a field's dataclasses, as `tuple` or `dict`, and the type of each item."""
+    for option in _options(hint):
+        origin, items = get_origin(option), get_args(option)
+        if origin in (tuple, list, dict):
+            item = items[1 if origin is dict else 0]
+            if _section(item) or _tables(item):
+                return origin, item
+    return None
+
+
 def _name(hint: Any) -> str:
     """Say what a type expects, for a message."""
+    if get_origin(hint) is Annotated:
+        return _name(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return f"one of {', '.join(repr(a) for a in get_args(hint))}"
     if hint is type(None):
@@ -237,7 +297,9 @@ def _build(cls: type[C], data: dict[str, Any], *, prefix: str) -> C:
     hints = _hints(cls)
     for key in data:
         if key not in hints:
-            raise unknown_name("key", prefix + key, keys(cls, prefix), _ALL_KEYS)
+            # Within a list's table names are those of the table.
+            table = prefix.rpartition("].")[2]
+            raise unknown_name("key", key, hints, _ALL_KEYS, keys(cls), place=prefix, within=table)
     for field in fields(cls):
         if field.init and field.name not in data and _default(field) is MISSING:
             raise ConfigError(f"key '{prefix}{field.name}' is missing")
@@ -251,16 +313,42 @@ def _build(cls: type[C], data: dict[str, Any], *, prefix: str) -> C:
 
 def _value(hint: Any, value: Any, key: str) -> Any:
     """Check one value against its type; ints become floats where a float is expected."""
-    if value == NONE and type(None) in _options(hint) and isinstance(value, str):
-        return None
+    if value is None or (type(value) is str and value == NONE):
+        if type(None) in _options(hint):
+            return None
+    elif isinstance(value, PathLike):
+        value = fspath(value)
+    elif hasattr(value, "tolist"):  # NumPy's
+        value = value.tolist()
     section = _section(hint)
-    if section is not None:
-        if not isinstance(value, dict):
-            first = f"{key}.{fields(section)[0].name}"
-            raise ConfigError(
-                f"{key} = {value!r}: expected a section with keys of its own, as {first}"
-            )
-        return _build(section, value, prefix=f"{key}.")
+    if section is None and _tables(hint) is None:
+        return _plain_value(hint, value, key)
+    if type(value) is section:  # made in Python
+        return value
+    if section is None:
+        return _table_values(hint, value, key)
+    if not isinstance(value, dict):
+        first = f"{key}.{fields(section)[0].name}"
+        raise ConfigError(f"{key} = {value!r}: expected a section with keys of its own, as {first}")
+    return _build(section, value, prefix=f"{key}.")
+
+
+def _table_values(hint: Any, value: Any, key: str) -> Any:
+    """Build a list or a dictionary of dataclasses."""
+    found = _tables(hint)
+    assert found is not None
+    kind, item = found
+    if kind is dict and isinstance(value, dict):
+        return {k: _value(item, each, f"{key}.{k}") for k, each in value.items()}
+    if kind is dict or not isinstance(value, list | tuple):
+        expected = "tables by name" if kind is dict else "a list of tables, as [{…}]"
+        raise ConfigError(f"{key} = {value!r}: expected {expected}")
+    return kind(_value(item, each, f"{key}[{k}]") for k, each in enumerate(value))
+
+
+def _plain_value(hint: Any, value: Any, key: str) -> Any:
+    if isinstance(value, set | frozenset):
+        raise ConfigError(f"{key} = {value!r}: expected a list, as a set has no order")
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

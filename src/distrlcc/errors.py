@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LONGEST_VALUE, _LONGEST_LINE, _NAMES = 200, 800, 5
 _VALUE = re.compile(r"""(?<!\w)'[^']{200,}'|"[^"]{200,}"|\[[^][]{200,}]|\S{200,}""")
@@ -109,7 +114,52 @@ class VersionError(WireError):
         self.version, self.kind, self.session = version, kind, session
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str], see: str = "") -> ConfigError:
+_PYTHON = (
+    (r" \(--load [^)]*\)", ""),  # of runs on several machines
+    (r"'distrlcc train --start-from (.+?)'", r"start_from='\1'"),
+    (r"'distrlcc train RECIPE --print-config' shows all", "docs/keys.md has all"),
+    (r"distrlcc evaluate --world emulated", "the command line, which has real packets"),
+    (r"--set (?=\w+=)", ""),
+    (r"--set", "keys"),
+    (r"--resume", "resume=True"),
+)
+"""What Python's users write where a command line has flags; other flags are arguments."""
+
+
+def _in_words(text: str) -> str:
+    for flags, words in _PYTHON:
+        text = re.sub(flags, words, text)
+    # Commands stand in quotes, and stay.
+    argument = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+    parts = re.split(r"('distrlcc [^']*')", text)
+    parts[::2] = (argument.sub(lambda m: m[1].replace("-", "_"), part) for part in parts[::2])
+    return "".join(parts)
+
+
+def in_python(function: Callable[P, R]) -> Callable[P, R]:
+    """Have the errors of a function say what its callers can do."""
+
+    @wraps(function)
+    def call(*args: P.args, **more: P.kwargs) -> R:
+        try:
+            return function(*args, **more)
+        except DistrlccError as error:
+            error.args = (_in_words(str(error)), *error.args[1:])
+            raise
+
+    return call
+
+
+def unknown_name(
+    kind: str,
+    name: str,
+    valid: Iterable[str],
+    see: str = "",
+    deeper: Iterable[str] = (),
+    *,
+    place: str = "",
+    within: str = "",
+) -> ConfigError:
     """Build the error for a name that does not exist, nearest valid names first.
 
     Args:
@@ -117,14 +167,45 @@ def unknown_name(kind: str, name: str, valid: Iterable[str], see: str = "") -> C
         name: The bad name.
         valid: All valid names; where they make a long line, the first of them are shown.
         see: Where all are shown.
+        deeper: Names that may be meant, too, where this one was put in the wrong place.
+        place: What stands before the name, as ``"link.changes[0]."``.
+        within: What stands before the valid names where they are shown.
     """
     names = list(valid)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f": did you mean {' or '.join(near)}?" if near else ""
-    shown = ", ".join(names)
+    known = list(dict.fromkeys([*names, *deeper]))
+    matches = (difflib.get_close_matches(w, known, n=3, cutoff=0.5) for w in (name, name.lower()))
+    near = next(filter(None, matches), [])
+    hint = f": did you mean {' or '.join(within + n for n in near)}?" if near else ""
+    shown = ", ".join(within + n for n in names)
     if len(shown) > 2 * _LONGEST_VALUE:
-        shown = f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} more{see}"
-    return ConfigError(f"unknown {kind} {name!r}{hint} (valid: {shown})")
+        first = ", ".join(within + n for n in names[:_NAMES])
+        shown = f"{first} and {len(names) - _NAMES} more{see}"
+    return ConfigError(f"unknown {kind} {place + name!r}{hint} (valid: {shown})")
+
+
+def listed(text: str, what: str, kind: Callable[[str], Any] = str) -> list[Any]:
+    """Return the items of a list with commas; of an empty text none.
+
+    Args:
+        text: The list.
+        what: What has it, such as ``"--against"``.
+        kind: Makes an item of its text.
+
+    Raises:
+        ConfigError: An item is empty, or there twice.
+    """
+    words = [word.strip() for word in text.split(",")] if text else []
+    if "" in words:
+        raise ConfigError(f"{what} {text!r}: nothing stands before or after a comma; expected A,B")
+    return once([kind(word) for word in words], f"{what} {text!r}: ")
+
+
+def once(items: list[Any], what: str = "") -> list[Any]:
+    """Return items; raise ConfigError, which begins with ``what``, if one is there twice."""
+    for item in items:
+        if items.count(item) > 1:
+            raise ConfigError(f"{what}{item} is there twice; leave one out")
+    return items
 
 
 @contextmanager

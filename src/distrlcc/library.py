@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from distrlcc.config import flat, override, to_toml
+from distrlcc.config import checked_seed, flat, override, to_toml
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import ConfigError, reading, unknown_name
+from distrlcc.errors import ConfigError, in_python, reading, unknown_name
 from distrlcc.evaluation.contender import (
     Contender,
     contender_from_file,
@@ -105,6 +105,7 @@ class Policy:
         return f"Policy({self.contender.name!r}, {self.spec.observation!r}, {self.spec.kind!r})"
 
 
+@in_python
 def load_policy(
     name: str | Path = DEFAULT, *, prefer: float | None = None, seed: int = 0
 ) -> Policy:
@@ -119,9 +120,10 @@ def load_policy(
         PolicyFileError: It is no whole policy.
         ConfigError: It has no preference to set.
     """
-    return Policy(contender_from_file(str(name), prefer), seed)
+    return Policy(contender_from_file(str(name), prefer), checked_seed(seed))
 
 
+@in_python
 def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
     """Return a `gymnasium.Env` of one link at a time.
 
@@ -135,6 +137,7 @@ def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
     return LinkEnv(_spaces(policy), **(_preferences(policy, 1) | changes))
 
 
+@in_python
 def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) -> LinkVectorEnv:
     """Return a `gymnasium.vector.VectorEnv` of N links, all simulated by one call.
 
@@ -224,6 +227,7 @@ class _Told(Progress):
                 signal.raise_signal(signal.SIGINT)
 
 
+@in_python
 def train(
     recipe: str = "quickstart",
     *,
@@ -254,10 +258,11 @@ def train(
         from distrlcc.runs.run_config import RunConfig  # noqa: PLC0415
         from distrlcc.runs.run_directory import RunDirectory  # noqa: PLC0415
         from distrlcc.runs.run_state import env_run  # noqa: PLC0415
+        from distrlcc.storage import say  # noqa: PLC0415
 
     # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
     place = Path(out)
-    began = RunDirectory.read_config(place, RunConfig) if resume else named(recipe)
+    began = RunDirectory.read_config(place, RunConfig, say) if resume else named(recipe)
     texts = {
         k: "none" if v is None else json.dumps(v, default=_plain, ensure_ascii=False)
         for k, v in overrides.items()
@@ -329,6 +334,7 @@ class Scores:
         return polars.DataFrame(self.columns)
 
 
+@in_python
 def evaluate(
     *senders: str | Path | Policy,
     suite: str = "",
@@ -351,7 +357,7 @@ def evaluate(
         DistrlccError: There is no such sender, suite or trace.
     """
     for name, value in (("links", links), ("seeds", seeds)):
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (type(value) is not int or value < 1):
             raise ConfigError(f"{name} is {value!r}: expected a whole number of 1 or more")
     contenders = distinct(
         one.contender if isinstance(one, Policy) else contender_named(str(one))
@@ -378,6 +384,7 @@ def evaluate(
     return Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
 
 
+@in_python
 def report(scores: Scores, folder: str | Path) -> Path:
     """Write the report of an evaluation into a folder, and return its page.
 
@@ -413,6 +420,7 @@ class FlowResult:
 _MOST_STEPS = 1_000_000
 
 
+@in_python
 def simulate(
     link: Link, *schemes: str | Flow, seconds: float = 10.0, step_ms: float = 100.0, seed: int = 0
 ) -> list[FlowResult]:
@@ -429,6 +437,9 @@ def simulate(
         ConfigError: A flow has no scheme of its own, or an argument does not fit.
     """
     flows = tuple(Flow(one) if isinstance(one, str) else one for one in schemes or ("cubic",))
+    for flow in flows:
+        if not isinstance(flow, Flow):
+            raise ConfigError(f"{flow!r}: expected a scheme's name or a distrlcc.Flow")
     if not isinstance(link, Link):
         raise ConfigError(f"link is {link!r}; expected a distrlcc.Link")
     for name, value, low, high in (("seconds", seconds, 0.1, 1e5), ("step_ms", step_ms, 1e-6, 1e6)):

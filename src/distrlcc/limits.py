@@ -61,6 +61,8 @@ def _read(text: str) -> Limits:
     chosen: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
+        if name in chosen:
+            raise ConfigError(f"DISTRLCC_LIMITS: {name} is there twice; leave one out")
         if name not in names:
             raise unknown_name("limit in DISTRLCC_LIMITS", name, names)
         try:

@@ -17,15 +17,16 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.config import checked_seed
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import PolicyFileError, reading
+from distrlcc.errors import ConfigError, PolicyFileError, in_python, reading
 from distrlcc.extras import naming_extras
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import PolicySpec, expected_shapes
@@ -58,9 +59,16 @@ class VecLink(VecEnv):
 
     def reset(self) -> NDArray[Any]:
         """Begin new episodes everywhere and return observations ``[N, D]``."""
-        observation, self.info = self.links.reset(seed=self._seeds[0])
+        if any(options != self._options[0] for options in self._options):
+            raise ConfigError("links are one environment: options are the same for all")
+        observation, self.info = self.links.reset(seed=self._seeds[0], options=self._options[0])
         self._reset_seeds()
+        self._reset_options()
         return observation
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Take a seed of the links for the next reset."""
+        return super().seed(None if seed is None else checked_seed(seed))
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Take the actions of the next step."""
@@ -99,6 +107,7 @@ class VecLink(VecEnv):
         """Say that no link is wrapped."""
         return [False] * len(list(self._get_indices(indices)))
 
+    @in_python
     def save_policy(self, model: BaseAlgorithm, path: str | os.PathLike[str]) -> None:
         """Write a model that was trained on these links as a policy file.
 

@@ -32,7 +32,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from distrlcc.errors import CheckpointError, DistrlccError, OutputError, printable
+from distrlcc.config import from_dict
+from distrlcc.errors import CheckpointError, ConfigError, DistrlccError, OutputError, printable
 from distrlcc.files import write_atomically
 from distrlcc.filesystems import storage_error, storage_filesystem, within, write_object
 from distrlcc.limits import limits
@@ -88,9 +89,13 @@ class Manifest:
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Read a manifest; raises ValueError if it is damaged or of another version."""
-        manifest = msgspec.json.decode(data, type=cls)
-        if manifest.version != VERSION:
-            raise ValueError(f"version {manifest.version}; this distrlcc reads {VERSION}")
+        values = msgspec.json.decode(data)
+        if isinstance(values, dict) and values.get("version", VERSION) != VERSION:
+            raise ValueError(f"version {values['version']}; this distrlcc reads {VERSION}")
+        try:
+            manifest = from_dict(cls, values, source="manifest")
+        except ConfigError as error:
+            raise ValueError(error) from None
         for file in manifest.files:
             path = f"{manifest.place}/{file.name}"
             if file.name.startswith("/") or ".." in path.split("/") or not path.isprintable():

@@ -21,7 +21,7 @@ from distrlcc.policy.policy_file import load_policy
 from distrlcc.processes import call_libc
 from tests.actors.shared import SMALL, STOP_SECONDS, acting, told, workers
 from tests.hosts import rank_processes, wait_until
-from tests.parallel.commands import rows, updates
+from tests.parallel.commands import rows, settings, updates
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(400)]
 
@@ -176,7 +176,7 @@ def test_over_a_vpn_all_traffic_uses_its_interface(tunnel: Any, tmp_path: Path) 
     nodes = "nodes = [[0], [1]]"
     (tmp_path / "nodes.toml").write_text(nodes)
     line = "--node-num 2 --ip 10.88.0.1 --tun --nodes nodes.toml --no-tensorboard --out run --set"
-    words = (*line.split(), *KEYS, "total_steps=5000")
+    words = settings(*line.split(), *KEYS, "total_steps=5000")
     processes = [tunnel.start(host, "node", "--node-index", str(host), *words) for host in (0, 1)]
     for process in processes:
         assert process.wait(120) == 0, tunnel.log(process)

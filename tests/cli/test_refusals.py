@@ -121,7 +121,7 @@ REFUSED = [
     ("train quickstart --out /proc/none/run", "cannot write"),
     ("evaluate none.safetensors", "no policy file"),
     ("evaluate --against cubik", "did you mean cubic"),
-    ("evaluate --against ,", "nothing to evaluate"),
+    ("evaluate --against ,", "nothing stands before or after a comma"),
     ("evaluate --against agent", "unknown scheme 'agent'"),
     ("evaluate --seeds 0", "whole number of 1 or more"),
     ("evaluate --trace none.trace", "cannot be read"),

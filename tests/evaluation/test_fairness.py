@@ -166,7 +166,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "message"),
     [
         (["--against", "", "--suite", "shared-2"], "nothing to evaluate"),
-        (["--suite", ","], "no suite"),
+        (["--suite", ","], "nothing stands before or after a comma"),
+        (["--suite", ""], "no suite"),
         (["--suite", "shared-3"], "did you mean"),
     ],
 )

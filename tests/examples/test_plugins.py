@@ -17,7 +17,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.plugins import short
 from distrlcc.policy.policy_file import load_policy
-from tests.parallel.commands import saved, updates
+from tests.parallel.commands import saved, settings, updates
 from tests.trees import CLOCK, same
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
@@ -97,7 +97,7 @@ def test_an_example_trains_resumes_is_evaluated_and_sends(
     words = ["quickstart", "--set", *SMALL, *CASES[case].format(".").split()]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert _train(cut, *words, call=call) == 0
-    assert _train(whole, *words, f"total_steps={5 * UPDATE}", call=call) == 0
+    assert _train(whole, *settings(*words, f"total_steps={5 * UPDATE}"), call=call) == 0
     monkeypatch.chdir(tmp_path)
     assert _train(cut, "--resume", "--set", f"total_steps={5 * UPDATE}", call=call) == 0
     assert updates(cut) == [1, 2, 3, 4, 5]
@@ -218,8 +218,8 @@ def test_training_beside_a_scheme_resumes_bit_for_bit_and_it_can_be_imitated(
     )
     words = ["quickstart", "--set", *SMALL, "env.suite_weights=[]", f'env.suites=["{suite}"]']
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert _train(whole, *words, f"total_steps={4 * UPDATE}") == 0
-    assert _train(cut, *words, f"total_steps={2 * UPDATE}") == 0
+    assert _train(whole, *settings(*words, f"total_steps={4 * UPDATE}")) == 0
+    assert _train(cut, *settings(*words, f"total_steps={2 * UPDATE}")) == 0
     # In another process the scheme's code has another address.
     resume = [sys.executable, "-m", "distrlcc", "train", "--resume", "--out", str(cut)]
     resume += ["--no-tensorboard", "--set", f"total_steps={4 * UPDATE}"]
@@ -302,8 +302,8 @@ def test_a_network_with_memory_keeps_its_contract_and_trains(tmp_path: Path) -> 
     network = f"{tmp_path}/leaky.py:Leaky"
     assert main(["check", "plugin", network]) == 0
     words = ["quickstart", "--set", *SMALL, f"network.kind={network}", "ppo.sequence_length=8"]
-    assert _train(tmp_path / "whole", *words, f"total_steps={4 * UPDATE}") == 0
-    assert _train(tmp_path / "cut", *words, f"total_steps={2 * UPDATE}") == 0
+    assert _train(tmp_path / "whole", *settings(*words, f"total_steps={4 * UPDATE}")) == 0
+    assert _train(tmp_path / "cut", *settings(*words, f"total_steps={2 * UPDATE}")) == 0
     longer = f"total_steps={4 * UPDATE}"
     assert _train(tmp_path / "cut", "--resume", "--set", longer) == 0
     same(saved(tmp_path / "whole"), saved(tmp_path / "cut"), skip=(*CLOCK, "best", "counters"))

@@ -49,6 +49,15 @@ def session(leader: int) -> list[int]:
     return found
 
 
+def settings(*words: str) -> list[str]:
+    """Return words of a command line; of the settings of a key, the last alone."""
+    keys = [word.partition("=")[0] for word in words]
+    last = (
+        "=" not in w or w[0] == "-" or keys[k] not in keys[k + 1 :] for k, w in enumerate(words)
+    )
+    return [word for word, kept in zip(words, last, strict=True) if kept]
+
+
 class Command:
     """A Python command in a session of its own, killed in the end; its output goes to a file."""
 

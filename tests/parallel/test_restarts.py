@@ -18,7 +18,7 @@ from distrlcc.policy.policy_file import load_policy
 from distrlcc.processes import descendants
 from distrlcc.runs.checkpoint import load_checkpoint
 from tests.hosts import rank_processes, wait_until
-from tests.parallel.commands import Command, rows, saved, updates
+from tests.parallel.commands import Command, rows, saved, settings, updates
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -152,7 +152,7 @@ def test_rank_0_freezes_again_and_again_and_each_update_has_its_row(
     monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2")
     out, dice = tmp_path / "run", random.Random(freezes)
     every = ["checkpoint_every=1", "held_out.every=3"]
-    words = ("--processes", "3", "--set", *PPO.split(), *every, LONG)
+    words = ("--processes", "3", "--set", *settings(*PPO.split(), *every, LONG))
     with Command(tmp_path, *_train(out, *words)) as run:
         run.until_updates(out, 4)
         leader = rank_processes(run.process.pid)[0]

@@ -13,6 +13,7 @@ from distrlcc.recipes.result_row import ResultRow, read_result
 from distrlcc.runs.held_out import HeldOut
 from distrlcc.runs.source import EnvSource, Share
 from distrlcc.sim.suites import SUITES
+from tests.parallel.commands import settings
 
 RECIPE = """
 recipe = "tiny"
@@ -41,7 +42,7 @@ class Commands:
     def __call__(self, words: Sequence[str]) -> int:
         self.lines.append(list(words))
         if self.stop:
-            return main([*words, "--set", "total_steps=128"]) or 130
+            return main(settings(*words, "--set", "total_steps=128")) or 130
         return main(words)
 
 

@@ -19,7 +19,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import checksum, load_checkpoint, pack, unpack
 from distrlcc.runs.run_state import RunState, env_run
 from distrlcc.runs.train import iterate
-from tests.parallel.commands import rows, saved
+from tests.parallel.commands import rows, saved, settings
 
 UPDATE = 8 * 16
 COLLAPSES = f"""num_envs=8 env.episode_s=0.5 network.hidden=[8] ppo.rollout_length=16
@@ -140,7 +140,7 @@ def _finite(out: Path) -> None:
     assert all(np.isfinite(array).all() for array in arrays.values())
 
 
-RUN = (*COLLAPSES[:7], "checkpoint_every=1", "held_out.every=2")
+RUN = settings(*COLLAPSES[:7], "checkpoint_every=1", "held_out.every=2")
 
 
 def test_an_update_whose_numbers_are_not_finite_is_refused_and_training_goes_on(

@@ -25,7 +25,7 @@ from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
 from tests.hosts import wait_until
-from tests.parallel.commands import Command, rows, saved, updates
+from tests.parallel.commands import Command, rows, saved, settings, updates
 
 pytestmark = pytest.mark.net
 
@@ -66,7 +66,12 @@ def test_ppo_trains_in_real_time_goes_on_and_is_fine_tuned(tmp_path: Path) -> No
 
     policy = run / "policy.safetensors"
     tuned = tmp_path / "tuned"
-    words = ("--start-from", str(policy), "--set", *OF_PPO, "ppo.lr=1e-9", "total_steps=128")
+    words = (
+        "--start-from",
+        str(policy),
+        "--set",
+        *settings(*OF_PPO, "ppo.lr=1e-9", "total_steps=128"),
+    )
     _train(tuned, "quickstart", *words)
     before, after = (load_policy(path / "policy.safetensors").arrays for path in (run, tuned))
     for name in before.keys() - {name for name in before if name.startswith("normalizer")}:
@@ -81,8 +86,8 @@ def test_ppo_trains_on_the_kernels_tcp(tmp_path: Path) -> None:
     except KernelError as error:
         pytest.skip(str(error))
     words = ("train", "quickstart", "--world", "kernel", "--out", str(tmp_path / "run"))
-    settings = (*OF_PPO, "total_steps=256", "held_out.every=99")
-    assert main([*words, "--no-tensorboard", "--set", *settings]) == 0
+    few = settings(*OF_PPO, "total_steps=256", "held_out.every=99")
+    assert main([*words, "--no-tensorboard", "--set", *few]) == 0
     lines = rows(tmp_path / "run")
     assert [row["steps"] for row in lines] == [128, 256]
     assert all(row["episodes"] > 0 and row["utilisation"] > 0.1 for row in lines)
@@ -98,10 +103,8 @@ def test_updates_whose_steps_were_late_are_refused_and_named_each_time(tmp_path:
     words = ("train", "--out", str(out), "--no-tensorboard", "quickstart", "--world", "emulated")
     # A step is late by a quarter of itself: 20 ms, as other tests take the cores for less.
     steps = ("env.step_ms=80", "env.episode_s=1.6", "ppo.rollout_length=8")
-    settings = (*OF_PPO, "num_envs=1", *steps, "total_steps=1000000")
-    with Command(
-        tmp_path, "-m", "distrlcc", *words, "--set", *settings, "held_out.every=999"
-    ) as run:
+    many = settings(*OF_PPO, "num_envs=1", *steps, "total_steps=1000000", "held_out.every=999")
+    with Command(tmp_path, "-m", "distrlcc", *words, "--set", *many) as run:
 
         def learned(wanted: bool, count: int) -> bool:
             assert run.process.poll() is None, run.said
@@ -132,7 +135,14 @@ def test_updates_whose_steps_were_late_are_refused_and_named_each_time(tmp_path:
 
 @pytest.mark.long
 def test_two_processes_train_in_real_time(tmp_path: Path) -> None:
-    words = ("--world", "emulated", "--processes", "2", "--set", *OF_PPO, "total_steps=256")
+    words = (
+        "--world",
+        "emulated",
+        "--processes",
+        "2",
+        "--set",
+        *settings(*OF_PPO, "total_steps=256"),
+    )
     _train(tmp_path / "run", "quickstart", *words)
     lines = rows(tmp_path / "run")
     assert [(row["steps"], row["ranks"]) for row in lines] == [(128, 2.0), (256, 2.0)]

@@ -20,7 +20,7 @@ from distrlcc.cluster.cluster import join, join_line, start_head, stop
 from distrlcc.cluster.session import AUTO, RayNode, ray_nodes, ray_session
 from distrlcc.cluster.state import DASHBOARD_PORT, name_ports, node_here, token_path
 from distrlcc.errors import ConfigError
-from distrlcc.runs.run_config import amount
+from distrlcc.runs.run_config import amounts
 
 _SHOW_TOKEN = "print the cluster's token in the line to paste"
 
@@ -90,7 +90,7 @@ def run_start(args: Namespace) -> int:
 
 def _ray_flags(args: Namespace) -> list[str]:
     """Return the arguments of `_add_share` as flags of ``ray start``."""
-    custom = dict(amount("--resource", text) for text in args.resource)
+    custom = amounts("--resource", args.resource)
     named = {
         "--num-cpus": args.cpus,
         "--num-gpus": args.gpus,

@@ -32,7 +32,7 @@ from distrlcc.cli.output import (
     note,
 )
 from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.errors import ConfigError, LinkError
+from distrlcc.errors import ConfigError, LinkError, listed, once
 from distrlcc.files import write_atomically
 from distrlcc.policy.spec import DEFAULT
 
@@ -92,7 +92,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
     # What is measured on which links.
-    args.trace = list(dict.fromkeys(args.trace))
+    once(args.trace, "--trace: ")
     real = args.world == "emulated"
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
@@ -116,7 +116,7 @@ def known_to_the_kernel(schemes: str) -> str:
     """Return those of ``kernel-NAME,…`` that the kernel has; say so where it lacks some."""
     from distrlcc.net.tcp_flow import kernel_controls
 
-    known, named = kernel_controls(), names_in(schemes)
+    known, named = kernel_controls(), listed(schemes, "--against")
     found = [name for name in named if name.removeprefix("kernel-") in known]
     if found != named:
         note(f"the kernel's TCP has {', '.join(known)} alone (sudo modprobe tcp_bbr for BBR)")
@@ -279,13 +279,14 @@ def _drawn_links(names: str, scenarios: Sequence[Scenario], *, report: bool) -> 
     if not names:
         return tuple(range(min(2, len(scenarios))))
     known = [scenario.name for scenario in scenarios]
-    for name in names_in(names):
+    chosen = listed(names, "--series")
+    for name in chosen:
         if name not in known:
             first = ", ".join(known[:3])
             raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
     if not report:
         raise ConfigError("--series names links that the report draws; give --out, too")
-    return tuple(map(known.index, names_in(names)))
+    return tuple(map(known.index, chosen))
 
 
 def _measure(
@@ -354,11 +355,6 @@ def _notes(
     return notes
 
 
-def names_in(text: str) -> list[str]:
-    """Return the names of a list with commas, each once."""
-    return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-
-
 def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> None:
     """Add the arguments that `contenders_of` reads.
 
@@ -386,8 +382,8 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
         is_scheme,
     )
 
-    senders = list(dict.fromkeys(args.senders))
-    against = [name for name in names_in(args.against) if name not in senders]
+    senders = once(args.senders)
+    against = [name for name in listed(args.against, "--against") if name not in senders]
     contenders = [
         contender_named(sender, prefer, real=real)
         for sender in senders
@@ -404,8 +400,8 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
 def _counts(text: str) -> list[int]:
     from distrlcc.env.config import MAX_AGENTS
 
-    return list(dict.fromkeys(map(whole(1, MAX_AGENTS), names_in(text))))
+    return listed(text, "--flows", whole(1, MAX_AGENTS))
 
 
 def _preferences(text: str) -> list[float]:
-    return list(dict.fromkeys(map(number(0.0, 1.0), names_in(text))))
+    return listed(text, "--prefer", number(0.0, 1.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.evaluate import add_contenders, contenders_of, names_in
+from distrlcc.cli.evaluate import add_contenders, contenders_of
 from distrlcc.cli.output import (
     Countdown,
     add_json,
@@ -21,7 +21,7 @@ from distrlcc.cli.output import (
     emit_json,
 )
 from distrlcc.cli.parser import Parser, whole
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, listed
 
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
     from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.
-    contenders, names = contenders_of(args), names_in(args.suite)
+    contenders, names = contenders_of(args), listed(args.suite, "--suite")
     if not names:
         raise ConfigError(f"--suite {args.suite!r}: no suite; expected names such as {SUITES}")
     suites = {name: load_suite(name).scenarios("test", args.links) for name in names}

@@ -20,6 +20,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.storage import say
 
 if TYPE_CHECKING:
     from distrlcc.data.reader import StoredData
@@ -61,7 +62,7 @@ def _config(args: Namespace) -> tuple[ImitateConfig, StoredData]:
     if args.resume:
         if args.out is None:
             raise ConfigError("--resume needs --out DIR, the run to go on with")
-        began = RunDirectory.read_config(args.out, ImitateConfig)
+        began = RunDirectory.read_config(args.out, ImitateConfig, say)
         data = StoredData(Path(args.data or began.data))
         began = replace(began, data=str(data.folder), data_digest=data.digest)
     else:

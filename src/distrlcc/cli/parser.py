@@ -16,14 +16,15 @@ from distrlcc.errors import ConfigError, unknown_name
 
 
 class _Once(argparse._StoreAction):
-    """Stores a value; of a list that is given twice one would hide the other."""
+    """Stores a value; of a flag that is given twice one would hide the other."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         """Store it."""
-        if option in parser.given and _is_list(self):
+        if option in parser.given:
             both = f"{getattr(namespace, self.dest)},{values}"
             remedy = both if isinstance(values, str) else self.metavar
-            raise ConfigError(f"{option} is given twice: write {option} {remedy}")
+            remedy = f"write {option} {remedy}" if _is_list(self) else "leave one out"
+            raise ConfigError(f"{option} is given twice: {remedy}")
         parser.given |= {option} - {None}
         super().__call__(parser, namespace, values, option)
 
@@ -155,10 +156,23 @@ class Parser(argparse.ArgumentParser):
 
 
 def assignments(args: argparse.Namespace) -> list[str]:
-    """Return ``--set``'s assignments, and after them those of the flags that are short for one."""
+    """Return ``--set``'s assignments, and after them those of the flags that are short for one.
+
+    Raises:
+        ConfigError: One of them would take another's place.
+    """
     short = {key: getattr(args, name) for key, name in args.keys.items()}
     given = {k: json.dumps(v, ensure_ascii=False) for k, v in short.items() if v is not None}
-    return [*args.assignments, *(f"{key}={value}" for key, value in given.items())]
+    found = [*args.assignments, *(f"{key}={value}" for key, value in given.items())]
+    # A section may be given before its keys, which then change it, but not after them.
+    before: dict[str, str] = {}
+    for text in found:
+        key = text.partition("=")[0].strip()
+        for other, lost in before.items():
+            if other == key or other.startswith(f"{key}."):
+                raise ConfigError(f"{key} is given twice: {lost} and {text}; leave one out")
+        before[key] = text
+    return found
 
 
 def number(low: float, high: float = math.inf, *, whole: bool = False) -> Callable[[str], Any]:

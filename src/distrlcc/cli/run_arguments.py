@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.cli.parser import Parser, assignments, number, whole
@@ -13,7 +14,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.storage import stored_runs
+from distrlcc.storage import say, stored_runs
 
 
 def add_run_arguments(parser: Parser) -> None:
@@ -63,17 +64,20 @@ def run_config(args: Namespace) -> RunConfig:
     """Return the configuration that the arguments say."""
     settings = assignments(args)
     if args.resume:
-        settings.insert(0, 'start_from=""')  # the checkpoint has newer weights
         if args.out is None:
             names = stored_runs(args.storage)[:10] if args.storage else []
             stored = f"; the storage has {', '.join(names)}" if names else ""
             raise ConfigError(f"--resume needs --out DIR, the run to go on with{stored}")
         place = run_options(args).place("")
         if place is not None and not (args.out / "config.toml").exists():
-            began = from_toml(RunConfig, place.read_config(), source=f"{place}, config.toml")
+            began = from_toml(
+                RunConfig, place.read_config(), source=f"{place}, config.toml", note=say
+            )
         else:
-            began = RunDirectory.read_config(args.out, RunConfig)
-        return override(began if args.recipe is None else recipe(args.recipe), settings)
+            began = RunDirectory.read_config(args.out, RunConfig, say)
+        began = began if args.recipe is None else recipe(args.recipe)
+        # The checkpoint has newer weights than what it started from.
+        return override(replace(began, start_from=""), settings)
     if args.recipe is None:
         taken = [word for word in args.assignments if "=" not in word]
         why = "expected a name of 'distrlcc list recipes'"

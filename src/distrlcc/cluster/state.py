@@ -63,7 +63,7 @@ def check_ports(first: int, *, head: bool) -> None:
         )
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """This machine's part in a cluster."""
 
     address: str

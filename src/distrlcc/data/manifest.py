@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from distrlcc.config import from_dict
 from distrlcc.errors import DatasetError, reading
 
 FORMAT = "distrlcc-trajectories"
@@ -110,7 +111,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{VERSION}; use the distrlcc that wrote it, or collect again"
         )
     with reading(DatasetError, f"{path} is damaged", _AGAIN):
-        manifest = msgspec.convert(values, Manifest)
+        manifest = from_dict(Manifest, values, source=NAME)
     _check(path, manifest)
     return manifest
 

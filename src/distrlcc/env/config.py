@@ -6,14 +6,13 @@ import select
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from distrlcc.config import RESETS, check_fields
+from distrlcc.config import RESETS, check_fields, check_types
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError
 from distrlcc.sim.suites import pinned_suite
 
-WORLDS = ("simulated", "emulated", "kernel")
 LEAST_EMULATED_MS = 2.0
 MAX_AGENTS = 32
 """Agents on one link: the simulator looks at all of a link's flows for each event."""
@@ -66,14 +65,13 @@ class EnvConfig:
     """Share of episodes whose agents see and act as in the kernel's TCP; see `Disturbance`."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         # Names that exist.
         OBSERVATIONS.pin(self, "observation")
         ACTIONS.pin(self, "action")
-        if self.world not in WORLDS:
-            raise unknown_name("world", self.world, WORLDS)
         # Suites and their weights.
-        if isinstance(self.suites, str) or not self.suites:
-            raise ConfigError(f"suites is {self.suites!r}; expected a tuple of names")
+        if not self.suites:
+            raise ConfigError("suites is empty; expected a tuple of names")
         object.__setattr__(self, "suites", tuple(map(pinned_suite, self.suites)))
         weights = self.weights
         if len(self.suites) != len(weights):

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from distrlcc.control.state import MIN_CWND
 from distrlcc.env.config import EnvConfig
-from distrlcc.seeding import normal, uniform
+from distrlcc.seeding import Key, normal, uniform
 from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
 
 Floats = NDArray[np.float64]
@@ -85,11 +85,19 @@ class Disturbance:
         self._chosen = np.zeros((2, n))  # in the kernel; 0 before the first action
         self._silent = np.zeros(n, np.int64)  # steps since an acknowledgement
         self._srtt = np.zeros(n)
-        self._key = np.uint64(0)
+        self._key = np.zeros(n, np.uint64)
 
-    def begin(self, which: Indices, key: np.uint64, episodes: Indices) -> None:
-        """Begin episodes of these numbers in some rows; ``key`` is of the environments' draws."""
-        self._key, self._episode[which] = key, episodes
+    def begin(
+        self, which: Indices, key: Key, episodes: Indices, indices: Indices | None = None
+    ) -> None:
+        """Begin episodes of these numbers in some rows.
+
+        ``key`` is of the environments' draws, one or one for each row; ``indices`` are the agents'
+        numbers, where these are others than before.
+        """
+        self._key[which], self._episode[which] = key, episodes
+        if indices is not None:
+            self._indices[which] = indices
         draws = uniform(key, self._indices[which], episodes, _DELAY)
         self._delay[which] = (draws * self._size).astype(np.int64)
         strength = uniform(key, self._indices[which], episodes, _STRENGTH)
@@ -191,8 +199,8 @@ class Disturbance:
         """Return everything that changes."""
         return copy_arrays(self, self._changing)
 
-    def load_state_dict(self, state: dict[str, Any], key: np.uint64) -> None:
-        """Take a `state_dict` of the same size; the key is the environments'."""
+    def load_state_dict(self, state: dict[str, Any], key: Key, indices: Indices) -> None:
+        """Take a `state_dict` of the same size; key and numbers are the environments'."""
         self._waiting = np.array(state["waiting"])  # of the actions' type
         restore_arrays(self, self._changing, state)
-        self._key = key
+        self._key[:], self._indices = key, indices

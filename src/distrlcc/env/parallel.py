@@ -76,7 +76,7 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
         """Start an episode on the next link; a seed starts the sequence of links anew."""
-        observation, info = self._vector.reset(seed=seed)
+        observation, info = self._vector.reset(seed=seed, options=options)
         observation, info = self._until_active(observation, info)
         return self._of(self.agents, observation), self._infos(self.agents, info)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.config import check_fields
+from distrlcc.config import check_fields, check_types
 from distrlcc.control.compiled import njit
 from distrlcc.env.observations import loss_share, mean_rtt
 from distrlcc.errors import ConfigError
@@ -46,6 +46,7 @@ class RewardConfig:
     `with_fairness`."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         REWARDS.pin(self, "name")
         check_fields(self, "delay_weight loss_weight window_weight guard_weight fairness_weight", 0)
         check_fields(self, "beside_weight", 0, 1)

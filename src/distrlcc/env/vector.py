@@ -22,6 +22,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from distrlcc.config import checked_seed
 from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
@@ -41,6 +43,7 @@ from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome, parts
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.seeding import bits, stream_key, uniform
+from distrlcc.sim.families import SPLITS
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, load_suite
 from distrlcc.types import copy_arrays, restore_arrays
@@ -51,6 +54,7 @@ BOUND = 1000.0
 
 Array = NDArray[Any]
 
+_RESET_OPTIONS = ("episode", "reset_mask")
 _STATE = "episodes ends time sums"
 _MOST_DRAWS = 10_000
 
@@ -134,6 +138,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._first = np.cumsum(self._rooms) - self._rooms
         links, first_link = len(self._rooms), first_index // unit * len(rooms)
         self.num_envs, self.first_index, self.split = num_envs, first_index, split
+        if split not in SPLITS:
+            raise unknown_name("split", split, SPLITS)
         self._suites = [load_suite(name) for name in self.config.suites]
         edges = np.cumsum(np.array(self.config.weights))
         self._suite_edges = edges / edges[-1]
@@ -162,10 +168,17 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._preferences = preferences
         if self.config.disturbed:
             place = np.arange(num_envs) - self._first[self._link]
-            agents = self._indices[self._link] + PLACE * place
+            self._places = PLACE * place
+            agents = self._indices[self._link] + self._places
             self.batch.disturbance = Disturbance(agents, self.config)
         self._autoreset = autoreset
-        self._key = stream_key(secrets.randbits(63) if seed is None else seed, "env")
+        mode = AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED
+        self.metadata = self.metadata | {"autoreset_mode": mode}
+        self._seen: Array | None = None
+        """The newest observation, where some links may be reset and others not."""
+        # Links of seeds of their own are each the first of theirs.
+        key = stream_key(secrets.randbits(63) if seed is None else checked_seed(seed), "env")
+        self._keys, self._numbers = np.full(links, key), self._indices.copy()
         # Of links; the rest is of agents.
         self._episodes = np.zeros(links, np.int64)
         self._ends = np.zeros(links)
@@ -189,25 +202,90 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
 
     def reset(
-        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Any]]:
-        """Start new episodes everywhere.
+        """Start new episodes everywhere, or of some links.
 
-        A seed starts the sequence of links anew; the option ``episode`` says which of it comes
-        first.
+        Args:
+            seed: Starts the sequences of links anew. Of a list ``[N]`` each environment has its
+                own, with the links that an environment alone has of it; None: it goes on.
+            options: ``episode`` says which of the sequences' links comes first, and
+                ``reset_mask`` ``[N]`` which environments begin, where they do not by themselves.
+
+        Raises:
+            ConfigError: A seed is not a whole number of 0 or more, or an option does not fit.
         """
-        if seed is not None:
-            first = seed[0] if isinstance(seed, list) else seed
-            self._key = stream_key(int(first), "env")
-            self._episodes[:] = 0
-        if options and "episode" in options:
-            self._episodes[:] = options["episode"]
-        self._start(np.arange(len(self._ends)))
-        if self.config.stagger:
+        options = options or {}
+        for name in options:
+            if name not in _RESET_OPTIONS:
+                raise unknown_name("option of reset", name, _RESET_OPTIONS)
+        which = self._masked(options.get("reset_mask"))
+        episode = np.asarray(options.get("episode", 0))
+        if episode.dtype.kind not in "iu" or episode.ndim or episode < 0:
+            raise ConfigError(f"episode is {episode}: expected a whole number of 0 or more")
+        self._seed(seed, which)
+        if "episode" in options:
+            self._episodes[which] = episode
+        self._start(which)
+        if self.config.stagger and options.get("reset_mask") is None:
             # First episodes are cut at different ages, so that later ones do not end together.
-            age = uniform(self._key, self._indices, -1)
+            age = uniform(self._keys, self._numbers, -1)
             self._ends = np.maximum(self._ends * (1.0 - age), self.config.step_ms * 1e-3)
-        return self.batch.first_observation(np.arange(self.num_envs)), self._info()
+        rows = np.flatnonzero(np.isin(self._link, which))
+        observation = self.batch.first_observation(rows)
+        if len(rows) < self.num_envs:
+            assert self._seen is not None
+            begun, observation = observation, self._seen.copy()
+            observation[rows] = begun
+        self._keep(observation)
+        return observation, self._info()
+
+    def _masked(self, mask: Any) -> NDArray[np.int64]:
+        """Return the links whose environments are True in a mask, all without one."""
+        if mask is None:
+            return np.arange(len(self._ends))
+        if self._autoreset:
+            raise ConfigError(
+                "reset_mask: these environments begin again by themselves; leave it out, or make "
+                "them with autoreset=False"
+            )
+        mask = np.asarray(mask)
+        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
+            raise ConfigError(
+                f"reset_mask is {mask}: expected {self.num_envs} booleans, one of them True"
+            )
+        if self._seen is None:
+            raise ConfigError("reset_mask: no episode has begun yet; reset all first")
+        all_of, any_of = (f.reduceat(mask, self._first) for f in (np.logical_and, np.logical_or))
+        if (all_of != any_of).any():
+            raise ConfigError("reset_mask: agents of one link begin together; give all of a link")
+        return np.flatnonzero(any_of)
+
+    def _seed(self, seed: Any, which: NDArray[np.int64]) -> None:
+        """Name the links' draws anew."""
+        keys, numbers = self._keys.copy(), self._numbers.copy()
+        if not isinstance(seed, list | tuple | np.ndarray):
+            seeded = which if seed is not None else which[:0]
+            if seed is not None:
+                keys[which] = stream_key(checked_seed(seed), "env")
+                numbers[which] = self._indices[which]
+        elif len(seed) != self.num_envs:
+            raise ConfigError(f"seed is {seed}: expected {self.num_envs}, one for each environment")
+        else:
+            parts = np.split(np.asarray(seed, object), self._first[1:])
+            seeded = np.array([n for n in which if any(s is not None for s in parts[n])], np.int64)
+            for n in seeded:  # agents of one link name it together
+                own = "+".join(str(checked_seed(s)) for s in parts[n])
+                keys[n], numbers[n] = stream_key(own, "env"), 0
+        self._keys, self._numbers = keys, numbers
+        self._episodes[seeded] = 0
+
+    def _keep(self, observation: Array) -> None:
+        if not self._autoreset:
+            self._seen = observation.copy()
 
     def link_names(self) -> list[str]:
         """Return the names of the scenarios that the links are on."""
@@ -220,8 +298,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def _scenarios(self, which: NDArray[np.int64], episodes: NDArray[np.int64]) -> list[Scenario]:
         """Draw the scenarios of some links' episodes, of which ``episodes`` went before."""
-        draws = uniform(self._key, self._indices[which], episodes, 0)
-        numbers = bits(self._key, self._indices[which], episodes, 1) >> np.uint64(33)
+        names = self._keys[which], self._numbers[which], episodes
+        draws, numbers = uniform(*names, 0), bits(*names, 1) >> np.uint64(33)
         return [
             self._fitting(float(draw), int(number), int(room))
             for draw, number, room in zip(draws, numbers, self._rooms[which], strict=True)
@@ -247,14 +325,15 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         rows = np.flatnonzero(np.isin(self._link, which))
         link = self._link[rows]
         if self.batch.disturbance is not None:
-            self.batch.disturbance.begin(rows, self._key, self._episodes[link])
+            numbers = self._numbers[link] + self._places[rows]
+            self.batch.disturbance.begin(rows, self._keys[link], self._episodes[link], numbers)
         scenarios = self._scenarios(which, self._episodes[which])
         for n, scenario in zip(which, scenarios, strict=True):
             self.batch.load(int(n), scenario)
             self._ends[n] = min(scenario.duration_s, self.config.episode_s)
         if self.batch.preference.size:
             self.batch.preference[rows, 0] = (
-                uniform(self._key, self._indices[link], self._episodes[link], 2)
+                uniform(self._keys[link], self._numbers[link], self._episodes[link], 2)
                 if self._preferences is None
                 else self._preferences[link]
             )
@@ -290,6 +369,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             observation[~self.batch.active] = 0.0  # those that left: their last is final_obs
             self._sums[~self.batch.active] = 0.0
         info.update(self._info())
+        self._keep(observation)
         return observation, reward, np.zeros(self.num_envs, bool), truncated, info
 
     def _checked(self, actions: Array) -> Array:
@@ -331,16 +411,20 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             "batch": self.batch.state_dict(),
             "disturbance": None if disturbance is None else disturbance.state_dict(),
             **copy_arrays(self, _STATE),
-            "key": np.array([self._key], np.uint64),
+            "key": self._keys.copy(),
+            "numbers": self._numbers.copy(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the `state_dict` of an environment of the same size and configuration."""
         self.batch.load_state_dict(state["batch"])
         restore_arrays(self, _STATE, state)
-        self._key = np.uint64(np.asarray(state["key"]).reshape(-1)[0])
+        self._keys[:] = np.asarray(state["key"]).reshape(-1)  # one of all, before some had theirs
+        self._numbers = np.array(state.get("numbers", self._indices))
         if self.batch.disturbance is not None:
-            self.batch.disturbance.load_state_dict(state["disturbance"], self._key)
+            numbers = self._numbers[self._link] + self._places
+            keys = self._keys[self._link]
+            self.batch.disturbance.load_state_dict(state["disturbance"], keys, numbers)
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the emulated links, if there are any."""
@@ -388,8 +472,8 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start an episode on the next link; a seed starts the sequence of links anew."""
-        super().reset(seed=seed)
-        observation, info = self._vector.reset(seed=seed)
+        super().reset(seed=None if seed is None else checked_seed(seed))
+        observation, info = self._vector.reset(seed=seed, options=options)
         return observation[0], _first(info)
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:

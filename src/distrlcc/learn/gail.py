@@ -55,8 +55,8 @@ class Demonstrations:
         """
         if not config.demonstrations:
             raise ConfigError(
-                "gail.demonstrations is empty: collect an expert's trajectories (distrlcc collect "
-                "oracle --disturb 0 --out DATA) and add --set gail.demonstrations=DATA"
+                "gail.demonstrations is empty: collect an expert's trajectories, undisturbed "
+                "(docs/imitation.md), and set gail.demonstrations=DATA"
             )
         data = StoredData(Path(config.demonstrations))
         order = np.argsort(uniform(stream_key(seed, "demonstrations"), np.arange(len(data.steps))))

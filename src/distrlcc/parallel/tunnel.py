@@ -49,7 +49,7 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True):
     port: Port = 1
 
 
-class Answer(msgspec.Struct):
+class Answer(msgspec.Struct, forbid_unknown_fields=True):
     """The loopback port that leads to what was asked for, or why none does."""
 
     port: int = 0
@@ -60,7 +60,7 @@ class Answer(msgspec.Struct):
     text: str = ""
 
 
-class Settings(msgspec.Struct):
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
     """What the tunnel's process is told at its start."""
 
     address: str

@@ -10,16 +10,20 @@ import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from distrlcc.config import from_dict
 from distrlcc.errors import DatasetError, reading
 from distrlcc.evaluation.benchmark import known_metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
 
-_T = TypeVar("_T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_T = TypeVar("_T", bound="DataclassInstance")
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5% points of Student's t with 1 to 9 degrees of freedom."""
@@ -117,8 +121,16 @@ class ResultRow:
 def read_result(path: Path, kind: type[_T], what: str, remedy: str) -> _T:
     """Read a data class from JSON; raise `DatasetError` where that is missing or damaged."""
     with reading(DatasetError, f"{path}: no {what}", f"; {remedy}"):
-        # Not strict: "nan" and "inf", which JSON has no numbers for, are numbers too.
-        return msgspec.json.decode(path.read_bytes(), type=kind, strict=False)
+        return from_dict(kind, _numbers(msgspec.json.decode(path.read_bytes())), source=path.name)
+
+
+def _numbers(value: Any) -> Any:
+    """Return what `plain` made with its numbers: JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def plain(value: Any, digits: int = 17) -> Any:

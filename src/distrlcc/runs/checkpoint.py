@@ -100,8 +100,12 @@ def unpack(data: bytes) -> dict[str, Any]:
     return state
 
 
-def load_checkpoint(path: Path, *, config_toml: str | None = None) -> dict[str, Any]:
+def load_checkpoint(
+    path: Path, *, config_toml: str | None = None, fill: Callable[[str], str] = lambda text: text
+) -> dict[str, Any]:
     """Read a state, of any configuration if that is None.
+
+    ``fill`` completes the configuration that stands in the file, which may be older.
 
     Raises:
         CheckpointError: The file is missing, truncated or corrupt (DamagedCheckpointError), of
@@ -117,7 +121,7 @@ def load_checkpoint(path: Path, *, config_toml: str | None = None) -> dict[str, 
     with reading(DamagedCheckpointError, damaged):
         file: Any = safe_open(path, framework="np")
         metadata = file.metadata() or {}
-    _check(path, metadata, config_toml)
+    _check(path, metadata, config_toml, fill)
     with reading(DamagedCheckpointError, damaged), file:
         arrays = [file.get_tensor(str(index)) for index in range(len(file.keys()))]
         tree = metadata["state"]
@@ -126,7 +130,9 @@ def load_checkpoint(path: Path, *, config_toml: str | None = None) -> dict[str, 
         return {**_decode(json.loads(tree), arrays)}
 
 
-def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> None:
+def _check(
+    path: Path, metadata: Mapping[str, str], config_toml: str | None, fill: Callable[[str], str]
+) -> None:
     """Refuse a foreign file, another version of the layout and another configuration."""
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a distrlcc checkpoint")
@@ -138,7 +144,9 @@ def _check(path: Path, metadata: Mapping[str, str], config_toml: str | None) -> 
     written = metadata.get("config_toml", "")
     if config_toml is not None and written != config_toml:
         with reading(DamagedCheckpointError, f"checkpoint {path} has a damaged configuration"):
-            changed = toml_differences(written, config_toml)
+            changed = toml_differences(fill(written), config_toml)
+        if not changed:
+            return
         shown = "; ".join(changed[:5]) + (f"; {len(changed) - 5} more" if len(changed) > 5 else "")
         raise CheckpointError(
             f"checkpoint {path} is from another config (checkpoint's value != this run's): "

@@ -24,7 +24,7 @@ from distrlcc.data.manifest import Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, listed
 from distrlcc.runs.identity import package_versions
 from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_config import MAX_ENVS, MAX_VALUE, check_expert
@@ -77,8 +77,8 @@ class CollectConfig:
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """The experts that are asked, each once."""
-        return tuple(dict.fromkeys(name.strip() for name in self.scheme.split(",")))
+        """The experts that are asked."""
+        return tuple(listed(self.scheme, "scheme"))
 
     @property
     def episode_steps(self) -> int:

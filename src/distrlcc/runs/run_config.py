@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from distrlcc.config import check_fields
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, once
 from distrlcc.learn.config import (
     LEARNERS,
     AlarmConfig,
@@ -171,8 +172,8 @@ class ResourcesConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "workers max_workers", 0)
-        amounts = "worker_cpus worker_gpus learner_cpus learner_gpus"
-        check_fields(self, amounts, 0, MAX_AMOUNT)
+        cores = "worker_cpus worker_gpus learner_cpus learner_gpus"
+        check_fields(self, cores, 0, MAX_AMOUNT)
         if self.learner_gpus > 1.0:
             raise ConfigError(
                 f"learner_gpus is {self.learner_gpus}: expected at most 1; a learner "
@@ -183,8 +184,7 @@ class ResourcesConfig:
                 f"worker_gpus is {self.worker_gpus}: expected a share or a whole number"
             )
         for name in ("worker_custom", "learner_custom"):
-            for text in getattr(self, name):
-                amount(name, text)
+            amounts(name, getattr(self, name))
 
     def worker(self, cpus: float) -> Needs:
         """Return what a worker needs, with so many cores where none are named."""
@@ -196,8 +196,15 @@ class ResourcesConfig:
 
 
 def _needs(cpus: float, gpus: float, custom: tuple[str, ...]) -> Needs:
-    needs = {"CPU": cpus, "GPU": gpus, **dict(amount("", text) for text in custom)}
+    needs = {"CPU": cpus, "GPU": gpus, **amounts("", custom)}
     return {name: amount for name, amount in needs.items() if amount}
+
+
+def amounts(key: str, texts: Sequence[str]) -> Needs:
+    """Return Ray's own resources of ``NAME=AMOUNT`` each; raises ConfigError, also of one twice."""
+    found = [amount(key, text) for text in texts]
+    once([name for name, _ in found], f"{key}: ")
+    return dict(found)
 
 
 def amount(key: str, text: str) -> tuple[str, float]:

@@ -18,8 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from distrlcc.config import flat, from_dict, read_toml, to_toml, toml_differences
-from distrlcc.errors import CheckpointError, OutputError, writing
+from distrlcc.config import flat, from_toml, to_toml, toml_differences
+from distrlcc.errors import CheckpointError, ConfigError, OutputError, reading, writing
 from distrlcc.files import refuse_links, temporary_path, write_atomically
 from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
@@ -109,8 +109,8 @@ class RunDirectory:
         return cls(out, config, tensorboard=tensorboard)
 
     @staticmethod
-    def read_config(out: Path, cls: type[C]) -> C:
-        """Read the configuration of the run in a folder.
+    def read_config(out: Path, cls: type[C], note: Callable[[str], None] | None = None) -> C:
+        """Read the configuration of the run in a folder; for ``note`` see `from_toml`.
 
         Raises:
             ConfigError: ``config.toml`` does not fit ``cls``.
@@ -122,7 +122,15 @@ class RunDirectory:
                 f"{out} holds no run to resume: leave out --resume to begin one there"
             )
         refuse_links(out, out / "checkpoints", out / "tensorboard")
-        return from_dict(cls, read_toml(path), source=str(path))
+        with reading(ConfigError, f"{path} cannot be read"):
+            text = path.read_text(encoding="utf-8")
+        try:
+            return from_toml(cls, text, source=str(path), note=note)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; use the distrlcc that wrote it, or begin anew from its policy (the key "
+                "start_from)"
+            ) from None
 
     @property
     def policy_path(self) -> Path:
@@ -202,7 +210,9 @@ class RunDirectory:
         for path in map(self.checkpoint_path, ("latest", "previous")):
             try:
                 if path.exists():
-                    state = load_checkpoint(path, config_toml=_identity(self._config))
+                    state = load_checkpoint(
+                        path, config_toml=_identity(self._config), fill=self._filled
+                    )
                     if damage is not None:
                         note(f"warning: {damage}; going on from {path}, which is older")
                     return state
@@ -222,6 +232,12 @@ class RunDirectory:
             )
         note(f"{self.path} has no checkpoint yet: nothing was saved, and it begins anew")
         return None
+
+    def _filled(self, text: str) -> str:
+        """Return a checkpoint's configuration with the keys that an older distrlcc lacked."""
+        with suppress(ConfigError):
+            return _identity(from_toml(type(self._config), text))
+        return text
 
     def rewind(self, update: int) -> None:
         """Begin to go on after an update: note it, and drop later metrics; after :meth:`load`."""

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from msgspec import json
 
+from distrlcc.config import from_dict
 from distrlcc.data.reader import StoredData
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import (
@@ -75,7 +75,7 @@ def _check_demonstrations(env: EnvConfig, folder: Path) -> None:
     if share := data.manifest.origin.disturb:
         raise DatasetError(
             f"{folder}: {share:.0%} of its steps took a random action, so that they do not show "
-            "what the expert's comes to; collect with --disturb 0"
+            "what the expert's comes to; collect it undisturbed (docs/imitation.md)"
         )
 
 
@@ -98,7 +98,7 @@ def _starting_weights(path: str, spec: PolicySpec) -> Weights:
         has, expected = (", ".join(f"{n} {s[n]}" for n in names) for s in (given, wanted))
         raise PolicyFileError(
             f"{path}: its policy has {has}; expected {expected}, as this configuration says: "
-            "change its keys with --set or take another file"
+            "change its keys, or take another file"
         )
     return Weights(0, policy.arrays)
 
@@ -319,7 +319,7 @@ class RunState:
                 self.alarm.load_state_dict(state["alarm"])
             if self.restorer is not None:
                 self.restorer.load_state_dict(state["recovery"])
-            self.counters = msgspec.convert(state["counters"], Counters)
+            self.counters = from_dict(Counters, state["counters"], source="counters")
             self.best, self._average = _weights(state["best"]), _weights(state.get("average"))
 
     def load(self, run: RunDirectory, note: Callable[[str], None] = say) -> None:

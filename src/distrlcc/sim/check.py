@@ -202,7 +202,7 @@ def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:
         stop_s=stop,
         packets=int(np.exp(rng.uniform(0, np.log(3000)))) if rng.random() < 0.2 else None,
         extra_rtt_ms=float(rng.integers(0, 30)) if rng.random() < 0.5 else 0.0,
-        cwnd=float(rng.integers(1, 60)),
+        cwnd=float(rng.integers(1, 60)) if scheme in ("agent", "fixed") else None,
     )
 
 

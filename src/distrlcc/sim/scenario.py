@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from distrlcc.config import check_fields
+from distrlcc.config import check_fields, check_types
 from distrlcc.control.state import INITIAL_CWND, SCHEMES
 from distrlcc.errors import ConfigError
 from distrlcc.sim.layout import FOREVER
@@ -72,6 +72,7 @@ class Change:
     loss: float | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_fields(self, "at_s", 1e-9, 1e6, prefix="changes.")
         if self.rate_mbps != 0:
             check_fields(self, "rate_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS, prefix="changes.")
@@ -128,8 +129,11 @@ class Link:
     of imitation then aims at it, and not at what the link is about to carry."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if (self.rate_mbps is None) == (self.trace is None):
             raise ConfigError("link: give either rate_mbps or trace")
+        if self.trace_start_s and self.trace is None:
+            raise ConfigError("link: trace_start_s is for a trace; leave it out")
         if self.rate_mbps != 0:
             check_fields(self, "rate_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS)
         check_fields(self, "trace_start_s", 0, 1e7)
@@ -223,12 +227,29 @@ class Flow:
     """Whether a queue that marks may mark its packets, where a scheme sends them."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         SCHEMES.pin(self, "scheme")
         check_fields(self, "start_s stop_s", 0, 1e6, prefix="flows.")
         check_fields(self, "packets", 1, 1e9, prefix="flows.")
         check_fields(self, "extra_rtt_ms", 0, MAX_DELAY_MS, prefix="flows.")
         check_fields(self, "cwnd", 1, 1e9, prefix="flows.")
         check_fields(self, "pacing_mbps", 1e-6, MAX_RATE_MBPS, prefix="flows.")
+        if self.stop_s is not None and self.stop_s < self.start_s:
+            raise ConfigError(
+                f"flows.stop_s is {self.stop_s:g}: expected start_s ({self.start_s:g}) or more, or "
+                "none"
+            )
+        # What a scheme of ours would not read.
+        if self.scheme in SCHEMES and self.scheme != "agent":
+            if self.cwnd is not None and self.scheme != "fixed":
+                raise ConfigError(
+                    f"flows.cwnd is for agent and fixed, and {self.scheme} has a window of its "
+                    "own; leave it out"
+                )
+            if self.pacing_mbps is not None:
+                raise ConfigError(
+                    f"flows.pacing_mbps is for agent, and the scheme is {self.scheme}; leave it out"
+                )
 
     @property
     def takes_marks(self) -> bool:
@@ -260,6 +281,7 @@ class Scenario:
     """Seed of the random loss and of the schemes' random phases."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not self.name.isprintable():
             raise ConfigError(f"name is {self.name!r}: expected letters that can be printed")
         check_fields(self, "duration_s", 0.1, 1e5)

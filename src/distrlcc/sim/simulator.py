@@ -376,7 +376,7 @@ class Simulator:
             if np.shape(state[name])[1] != getattr(self, name).shape[1]:
                 raise CheckpointError(
                     "the checkpoint's simulated links are of another distrlcc; use the one that "
-                    "wrote it, or begin anew from its policy with --start-from"
+                    "wrote it, or begin anew from its policy (the key start_from)"
                 )
         self._ring_places = _Places.of(state["ring_places"])
         self._queue_places = _Places.of(state["queue_places"])

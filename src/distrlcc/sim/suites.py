@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from distrlcc.config import check_fields, from_dict, read_toml
+from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, TraceError, printable, reading, unknown_name
 from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
@@ -178,10 +179,16 @@ class _SuiteFile:
 def _suite_file(path: Path) -> Suite:
     """Read a suite from TOML: one scenario, or a list of tables ``[[scenarios]]``."""
     data = read_toml(path)
-    if "scenarios" in data:
+    if any(key.lower().startswith("scenario") for key in data):
         file = from_dict(_SuiteFile, data, source=str(path))
     else:
         file = _SuiteFile((from_dict(Scenario, data, source=str(path)),))
+    for one in file.scenarios:
+        if (late := max(flow.start_s for flow in one.flows)) >= one.duration_s:
+            raise ConfigError(
+                f"{path}: {one.name}: flows.start_s is {late:g}, when the scenario's "
+                f"{one.duration_s:g} s are over; leave it out, or raise duration_s"
+            )
     scenarios = [replace(s, link=_resolve_trace(s.link, path.parent)) for s in file.scenarios]
     return _listed_suite(file.name or path.stem, scenarios)
 
@@ -327,8 +334,16 @@ def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
     check_agents(scenario, len(scenario.flows))
     agents = sum(flow.scheme == "agent" for flow in scenario.flows)
     changes: dict[str, Any] = {"scheme": scheme}
+    if scheme in SCHEMES:  # ours have first windows and rates of their own, but for `fixed`
+        changes |= (
+            {"pacing_mbps": None} if scheme == "fixed" else {"pacing_mbps": None, "cwnd": None}
+        )
     if scheme == BEST_CWND:
-        changes = {"scheme": "fixed", "cwnd": max(best_cwnd(scenario) / agents, 1.0)}
+        changes = {
+            "scheme": "fixed",
+            "pacing_mbps": None,
+            "cwnd": max(best_cwnd(scenario) / agents, 1.0),
+        }
     flows = (replace(f, **changes) if f.scheme == "agent" else f for f in scenario.flows)
     return replace(scenario, flows=tuple(flows))
 

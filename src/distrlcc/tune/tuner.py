@@ -17,6 +17,7 @@ from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
+from distrlcc.storage import say
 from distrlcc.tune.space import space_of, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
@@ -27,7 +28,7 @@ _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}
 def read_config(out: Path) -> TuneConfig:
     """Return the configuration of the tuner in a folder; raises OutputError if there is none."""
     try:
-        return RunDirectory.read_config(out, TuneConfig)
+        return RunDirectory.read_config(out, TuneConfig, say)
     except (ConfigError, OutputError) as error:
         reason = str(error)
         if isinstance(error, OutputError):
