@@ -1,4 +1,4 @@
-"""Every file that a user names for output: missing folders are made, but not before it is written."""
+"""Files that a user names for output: missing folders are made, but not before they are written."""
 
 from __future__ import annotations
 
