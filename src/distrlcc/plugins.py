@@ -256,7 +256,8 @@ def blame(error: BaseException) -> str:
 
     The line is the last of theirs; what it called of others' may have raised.
     """
-    places = [p for p in traceback.extract_tb(error.__traceback__) if p.filename != __file__]
+    found = traceback.extract_tb(error.__traceback__)
+    places = [p for p in found if (p.filename, p.name) != (__file__, "ended")]  # see `_guard`
     ours = [k for k, place in enumerate(places) if place.filename.startswith(_OURS)]
     rest = places[ours[-1] + 1 :] if ours else places
     last = next((place for place in reversed(rest) if theirs(place.filename)), None)
