@@ -31,12 +31,16 @@ def write_atomically(
 def write_output(path: Path, data: bytes | Iterator[bytes]) -> None:
     """Write a file that a user has named: a link's target, and into a device or a pipe as it is.
 
+    Folders that are missing are made.
+
     Raises:
         OutputError: It cannot be written.
     """
     with writing(path):
         if not path.exists() or path.is_file():
-            write_atomically(Path(os.path.realpath(path)), data)
+            path = Path(os.path.realpath(path))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
             return
         with path.open("wb") as file:  # what a rename would replace
             file.writelines(data if isinstance(data, Iterator) else [data])
@@ -44,6 +48,8 @@ def write_output(path: Path, data: bytes | Iterator[bytes]) -> None:
 
 def require_output(path: Path, *inputs: str | os.PathLike[str]) -> None:
     """See that a file that a user has named can be written, and is none of those that are read.
+
+    Nothing is made yet: what is refused for another reason leaves no folder behind.
 
     Raises:
         OutputError: It cannot, or is.
@@ -55,7 +61,8 @@ def require_output(path: Path, *inputs: str | os.PathLike[str]) -> None:
     if path.is_dir():
         raise OutputError(f"{path} is a folder; expected a file")
     if not path.exists() or path.is_file():
-        require_writable(Path(os.path.realpath(path)).parent)
+        parents = Path(os.path.realpath(path)).parents
+        require_writable(next(folder for folder in parents if folder.exists()))
 
 
 def write_together(

@@ -150,6 +150,24 @@ def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
     return take
 
 
+def shaped(kind: str, name: str, given: Any, *shape: int) -> Any:
+    """Return what a user's code gave, an array; of another shape NumPy might broadcast it.
+
+    Raises:
+        ConfigError: It has another shape, or is no array.
+    """
+    if getattr(given, "shape", None) != shape:
+        has = (
+            f"an array of shape {tuple(given.shape)}"
+            if hasattr(given, "shape")
+            else f"{given!r:.60}"
+        )
+        raise ConfigError(
+            f"{kind} {short(name)} returned {has}; expected an array of shape {shape}"
+        )
+    return given
+
+
 def load(kind: str, reference: str) -> tuple[Any, str]:
     """Return what a reference leads to, and the reference with its source's hash.
 
@@ -228,26 +246,47 @@ def _module_files(place: str) -> list[Path]:
     return [Path(spec.origin)] if spec and spec.origin else []
 
 
+def theirs(filename: str) -> bool:
+    """Say whether a file holds a user's code."""
+    return filename.startswith(tuple(_SOURCES))
+
+
 def blame(error: BaseException) -> str:
     """Return which line of a user's code failed, and how; empty: none, or what it called of ours.
 
     The line is the last of theirs; what it called of others' may have raised.
     """
-    places = traceback.extract_tb(error.__traceback__)
+    found = traceback.extract_tb(error.__traceback__)
+    places = [p for p in found if (p.filename, p.name) != (__file__, "ended")]  # see `_guard`
     ours = [k for k, place in enumerate(places) if place.filename.startswith(_OURS)]
     rest = places[ours[-1] + 1 :] if ours else places
-    theirs = [place for place in rest if place.filename.startswith(tuple(_SOURCES))]
-    if not theirs:
+    last = next((place for place in reversed(rest) if theirs(place.filename)), None)
+    if last is None:
         return ""
     ends = isinstance(error, SystemExit)
     why = "it ends the process" if ends else f"{type(error).__name__}: {error}"
-    return printable(f"{theirs[-1].filename}, line {theirs[-1].lineno}: {why}")
+    return printable(f"{last.filename}, line {last.lineno}: {why}")
+
+
+def _guard(name: str) -> None:
+    """Let a user's code that would end this process at once raise `SystemExit`, which is told."""
+    end, own = getattr(os, name), os.getpid()
+
+    def ended(*code: int) -> None:
+        if theirs(sys._getframe(1).f_code.co_filename) and os.getpid() == own:  # not in its forks
+            raise SystemExit(f"os.{name}({', '.join(map(str, code))})")
+        end(*code)
+
+    setattr(os, name, ended)
 
 
 def _module(path: Path, data: bytes, digest: str, package: str) -> ModuleType:
     """Run a source as a module of its own, once: the very bytes that were looked at."""
     name = f"{path.stem}_{digest}"
     if name not in sys.modules:
+        if not _SOURCES:
+            for end in ("_exit", "abort"):
+                _guard(end)
         # Of a package all files count, as its functions may stand in any.
         _SOURCES.add(f"{path.parent}{os.sep}" if package else str(path))
         module = ModuleType(name)

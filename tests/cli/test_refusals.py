@@ -108,7 +108,6 @@ REFUSED = [
     ("evaluate --links 1 --out=", "--out: it is empty; expected a path"),
     ("train quickstart --set env.reward=./mine.py:reward", "keys of its own, as env.reward.name"),
     ("check parity --seeds 1", "--seeds 1: of one seed there is no interval"),
-    ("evaluate --links 1 --json none/x", "there is no folder"),
     ("evaluate --links 1 --json /proc/x", "cannot write"),
     ("train quickstart --interface lo", "--interface needs --processes"),
     ("TRAIN nothing.of.the.kind=1", "more; 'distrlcc train RECIPE --print-config' shows all)"),

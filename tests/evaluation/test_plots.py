@@ -7,9 +7,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.scale import get_scale_names
 from PIL import Image
 
-from distrlcc.evaluation.figures import DARK, DPI, LIGHT, encode, looks
+from distrlcc.evaluation.figures import DARK, DPI, LIGHT, STYLE, encode, looks
 from distrlcc.evaluation.plots import scatter, time_series
 from distrlcc.evaluation.summary import Summary, summarise
 from tests.evaluation.made import PROFILES, make_scores, make_series, with_figures
@@ -122,6 +123,28 @@ def test_png_has_200_dpi_and_equal_figures_are_equal_files(summary: Summary) -> 
     assert DARK.background.encode() in svg
     assert b"<text" not in svg
     assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize("scale", ["linear", "log", "symlog", "asinh", "logit"])
+def test_ticks_are_plain_numbers(scale: str) -> None:
+    """No math is parsed, so that a policy may be named ``$x$``."""
+    assert {*get_scale_names()} - {"function", "functionlog", "mercator"} <= {
+        *("linear", "log", "symlog", "asinh", "logit")
+    }
+    with mpl.rc_context(STYLE):
+        figure = Figure()
+        axes = figure.subplots()
+        axes.set(xscale=scale, yscale=scale, xlim=(1e-4, 0.9), ylim=(1e-4, 0.9))
+        encode(figure, "png")
+        for axis in (axes.xaxis, axes.yaxis):
+            texts = [
+                label.get_text()
+                for which in ("major", "minor")
+                for label in axis.get_ticklabels(which=which)
+            ]
+            texts.append(axis.get_offset_text().get_text())
+            assert any(texts)
+            assert not any(mark in text for text in texts for mark in "$\\{"), texts
 
 
 def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:

@@ -86,6 +86,10 @@ class Rank(Leader):
         return run, shown
 
     @property
+    def size(self) -> int:
+        return 2
+
+    @property
     def leads(self) -> bool:
         return self.knows
 

@@ -44,16 +44,23 @@ def _population(count: int, **settings: Any) -> tuple[Any, Any]:
     )
 
 
-@pytest.mark.parametrize(("best", "copies"), [(20, False), (40, True), (60, True)])
-def test_a_member_that_is_behind_is_not_copied(best: int, copies: bool) -> None:
+@pytest.mark.parametrize("best", [20, 40, 60])
+@pytest.mark.parametrize("looked", [True, False])
+def test_the_best_member_is_copied_whatever_its_pace(best: int, looked: bool) -> None:
     population, controller = _population(2)
     for trial in controller.trials:
         population.on_trial_add(controller, trial)
     bad, good = controller.trials
-    for trial, update, score in ((bad, 20, 0.0), (good, best, 1.0), (bad, 40, 0.0)):
+    found = [(bad, 20, 0.0), (good, best, 1.0), (bad, 40, 0.0)]
+    if not looked:  # the best one was not among the best when it was looked at: it came first
+        found = [(good, best, 1.0), (bad, 40, 0.0)]
+        saved = SimpleNamespace(checkpoint="saved", metrics={"update": best, "score": 1.0})
+        good.run_metadata.checkpoint_manager.register_checkpoint(saved)
+    for trial, update, score in found:
         population.on_trial_result(controller, trial, {"update": update, "score": score})
-    assert (bad.config["ppo.lr"] != 1e-3) is copies
-    assert controller.marked == ([bad] if copies else [])
+    assert bad.config["ppo.lr"] != 1e-3
+    assert controller.marked == [bad]
+    assert population._trial_state[bad].last_train_time == best
 
 
 @pytest.mark.parametrize("reported", [1, 2])

@@ -75,22 +75,33 @@ def run_plugin(args: Namespace) -> int:
 
     distrlcc check plugin ./mine.py:reward
     """
+    from distrlcc.cli.watched import watched
+    from distrlcc.errors import ConfigError
+
+    code, line = watched(lambda: _check_plugin(args), f"plugin {args.reference}")
+    if code > 1:
+        raise ConfigError(line)
+    print(line, file=sys.stderr if code else sys.stdout)
+    return code
+
+
+def _check_plugin(args: Namespace) -> tuple[int, str]:
+    """Return the exit code, and the line to say."""
     from distrlcc.cli.plugin_checks import CHECKS, kind_of
     from distrlcc.errors import DistrlccError, unknown_name
 
-    kind = args.contract or kind_of(args.reference)
-    if kind not in CHECKS:
-        raise unknown_name("contract", kind, CHECKS)
+    kind = args.contract
     try:
+        kind = kind or kind_of(args.reference)
+        if kind not in CHECKS:
+            raise unknown_name("contract", kind, CHECKS)
         figure = CHECKS[kind](args.reference)
-    except DistrlccError:
-        raise
+    except DistrlccError as error:
+        return 2, str(error)
     except (Exception, SystemExit) as error:  # the user's code may raise what it likes
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        print(f"{kind} {args.reference}: {' '.join(why.split())}", file=sys.stderr)
-        return 1
-    print(f"{kind} {args.reference}: ok; {figure}")
-    return 0
+        return 1, f"{kind or 'plugin'} {args.reference}: {' '.join(why.split())}"
+    return 0, f"{kind} {args.reference}: ok; {figure}"
 
 
 def add_parity(parser: Parser) -> None:

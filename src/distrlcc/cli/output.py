@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from distrlcc.cli.parser import Parser
-from distrlcc.errors import ConfigError, printable
+from distrlcc.errors import printable
 from distrlcc.files import require_output, require_writable, write_output
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ def add_json(parser: Parser, what: str = "all figures") -> None:
 
 def _json_target(text: str) -> str:
     if text != "-":
-        path = Path(text)
-        if not path.exists() and not (parent := path.resolve().parent).is_dir():
-            raise ConfigError(f"--json {text}: there is no folder {parent}; make it first")
-        require_output(path)
+        require_output(Path(text))
     return text
 
 

@@ -221,9 +221,9 @@ def _run_tuner(args: Namespace, command: str) -> int:
     if text is None:
         reasons = sorted(set(failures.values()))
         raise ConfigError(f"every member failed: {'; '.join(reasons) or 'for no known reason'}")
-    for name in ("best.toml", "policy.safetensors", "population.png", "table.txt"):
+    for name in ("best.toml", "policy.safetensors", "population.png", "table.txt", "summary.json"):
         print(f"{name.partition('.')[0]}: {folder.path / name}")
-    return 0
+    return 1 if failures else 0
 
 
 def _resumed(args: Namespace, command: str) -> TuneConfig:

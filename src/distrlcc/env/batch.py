@@ -25,6 +25,7 @@ from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
 from distrlcc.env.truth import Truth
 from distrlcc.errors import ConfigError
+from distrlcc.plugins import shaped
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
@@ -167,23 +168,37 @@ class AgentBatch(ABC):
         self.advance()
         stats, self.newest_view = self.stats(), self.view()
         self.newest = stats
-        self._previous = self.actions.encode(actions)  # chosen now, whenever it takes effect
+        # It was chosen now, whenever it takes effect.
+        encoded, shape = self.actions.encode(actions), self._previous.shape
+        self._previous = shaped("action", self.config.action, encoded, *shape)
         measured = stats
         if self.disturbance is not None:
             measured = self.disturbance.measured(stats, self.active)
         self.windows.observe(measured)
-        seen = (self.observations.observe(measured), self._previous, self.preference)
+        rows, size = len(self._previous), self.observations.size
+        observed = self.observations.observe(measured)
+        shaped("observation", self.config.observation, observed, rows, size)
+        seen = (observed, self._previous, self.preference)
         return np.concatenate(seen, axis=1).astype(np.float32), self._paid(stats)
 
     def _act(self, actions: NDArray[Any]) -> None:
         before = self.chosen()
         if self.disturbance is None:
-            self.hold(*self.windows.apply(before, self.actions.apply(actions, *before)))
+            self.hold(*self.windows.apply(before, self._chosen(actions, before)))
             return
         actions, due = self.disturbance.due(actions)
-        chosen = np.where(due, self.actions.apply(actions, *before), before)
+        chosen = np.where(due, self._chosen(actions, before), before)
         allowed = np.stack(self.windows.apply(before, (chosen[0], chosen[1])))
         self.hold(*self.disturbance.in_force(allowed, np.stack(self.held()), self.active))
+
+    def _chosen(
+        self, actions: NDArray[Any], before: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats]:
+        """Return the windows and rates that actions choose, ``[N]``."""
+        cwnd, pacing = self.actions.apply(actions, *before)
+        for array in (cwnd, pacing):
+            shaped("action", self.config.action, array, *before[0].shape)
+        return cwnd, pacing
 
     def _paid(self, stats: IntervalStats) -> Floats:
         view, paid = self.newest_view, self.config.reward
@@ -191,6 +206,7 @@ class AgentBatch(ABC):
             reward = preferred(stats, view, paid, self.preference[:, 0])
         else:
             reward = self._reward(stats, view, paid)
+            shaped("reward", paid.name, reward, len(self._previous))
         reward = with_fairness(with_window(reward, stats, view, paid), view, paid)
         return reward - paid.guard_weight * self.windows.on
 

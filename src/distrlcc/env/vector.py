@@ -42,6 +42,7 @@ from distrlcc.env.disturbance import PLACE, Disturbance
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome, parts
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.plugins import shaped
 from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.families import SPLITS
 from distrlcc.sim.scenario import Scenario
@@ -399,7 +400,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if self.config.guard:
             info["guarded"] = self.batch.windows.lowered & self.batch.acted
         if self._with_labels:
-            info["expert_action"] = self.batch.labels()
+            labels = self.batch.labels()
+            shape = (self.num_envs, *np.shape(labels)[1:])
+            info["expert_action"] = shaped("action", self.config.action, labels, *shape)
         if self.agents > 1:
             info["active"] = self.batch.active.copy()
         return info

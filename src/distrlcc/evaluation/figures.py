@@ -18,6 +18,7 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogFormatter, LogitFormatter, NullFormatter
 
 DPI = 200
 _WIDTH = 4.8
@@ -94,8 +95,13 @@ def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
 def encode(figure: Figure, kind: str) -> bytes:
     """Return a figure as ``png`` of 200 dots per inch, ``pdf``, or ``svg`` with text as outlines.
 
-    Equal figures give equal bytes.
+    Equal figures give equal bytes. Ticks of logarithmic axes are plain numbers: no math is parsed.
     """
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_formatter(), LogFormatter | LogitFormatter):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if isinstance(axis.get_minor_formatter(), LogFormatter | LogitFormatter):
+            axis.set_minor_formatter(NullFormatter())
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format=kind, metadata=dict.fromkeys(_VOLATILE[kind]))

@@ -15,7 +15,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator
 
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluation.figures import LIGHT, STYLE, Look, Theme, looks, panels
@@ -227,8 +227,6 @@ def _delay_axis(axes: Axes, intervals: Sequence[MeanInterval]) -> None:
         axes.set_xscale("log")
         axes.set_xlim(low / 1.6, high * 2.0)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
         pad = 0.14 * max(high - low, 0.05 * high, 1e-9)
         axes.set_xlim(low - pad, high + pad)

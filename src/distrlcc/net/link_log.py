@@ -43,6 +43,7 @@ class LinkLog:
             OutputError: It cannot be written.
         """
         with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = path.open("w", encoding="utf-8", errors="surrogateescape")
         self._path, self._port = path, port
         self.failure = ""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from distrlcc.errors import ConfigError, LinkError
+from distrlcc.errors import ConfigError, LinkError, writing
 from distrlcc.net.command import running_outside
 from distrlcc.net.link_config import LinkConfig
 
@@ -49,6 +49,8 @@ def _words(
         if way.queue.kind != "infinite":
             options.append(f"--{name}-queue-args={way.queue.arguments}")
         if log is not None:
+            with writing(log):
+                log.parent.mkdir(parents=True, exist_ok=True)
             options.append(f"--{name}-log={log}")
     return [*words, "mm-link", *traces, *options, "--", *command]
 

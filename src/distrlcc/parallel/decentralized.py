@@ -32,7 +32,7 @@ from distrlcc.runs.run_config import DistributedConfig, RunConfig
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import EnvSource
 from distrlcc.runs.stopper import Stopper
-from distrlcc.runs.train import Agreed, late
+from distrlcc.runs.train import Agreed, late, updated
 
 _TIME_IS_UP = -1.0
 _FAILURES = 4
@@ -253,7 +253,7 @@ class ElasticGroup:
         group, learned = self._group, False
         try:
             with np.errstate(all="ignore"):  # what is not finite is refused
-                metrics = state.learner.update(_nothing(state) if batch is None else batch)
+                metrics = updated(state, _nothing(state) if batch is None else batch)
             state.count_time()
             agreed = self._exchange(state, batch, stats, seconds)
             learned = agreed.stats.late_batches < group.size

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distrlcc.plugins import shaped
 from distrlcc.policy.min_gru import scan
 from distrlcc.policy.numpy_policy import HALF_LOG_TAU, LOG_STD_RANGE
 from distrlcc.policy.spec import PolicySpec
@@ -128,6 +129,8 @@ class UserNetwork(PolicyNetwork):
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run the network over a sequence; see `ActorCritic.forward`."""
         head, values, state = self.body(obs, starts, state)
+        shaped("network", self.spec.kind, head, *obs.shape[:2], self.spec.action_size)
+        shaped("network", self.spec.kind, values, *obs.shape[:2])
         return head, values, state
 
 

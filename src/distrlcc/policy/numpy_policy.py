@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.plugins import shaped
 from distrlcc.policy.normalizer import Float32, Float64, normalize
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.spec import BODY, PolicySpec
@@ -117,7 +118,10 @@ class NumpyNetwork:
         """
         normalised = normalize(obs, self._mean, self._std)
         if self._user is not None:
-            return self._user.step(self._arrays, normalised, state)
+            head, values, after = self._user.step(self._arrays, normalised, state)
+            shaped("network", self.spec.kind, head, len(obs), self.spec.action_size)
+            shaped("network", self.spec.kind, values, len(obs))
+            return head, values, shaped("network", self.spec.kind, after, *state.shape)
         # Features come first inside, [D, N], as in ActorCritic: softmax then runs along memory.
         features = self._through(self._dense, normalised.T)
         if self.spec.state_size:

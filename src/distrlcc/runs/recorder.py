@@ -24,6 +24,11 @@ class Leader(Protocol):
     """Says whether this process is rank 0, which scores, logs and saves; one alone always is."""
 
     @property
+    def size(self) -> int:
+        """Ranks, this one included."""
+        return 1
+
+    @property
     def leads(self) -> bool:
         """Whether it was rank 0 at the newest update."""
         return True
@@ -130,6 +135,8 @@ class Recorder:
                 run.metrics.log(update, row)
                 run.check()
                 self._group.note_record(update)
+        if self._group.size == 1:  # nobody else could have to write them
+            self.confirm(run.metrics.newest)
 
     def interruption(
         self, stopper: Stopper, agree: Callable[[int], int] = lambda number: number

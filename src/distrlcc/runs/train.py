@@ -5,14 +5,17 @@ docs/architecture.md has a table of which `Source`, `Learner` and `Group` make e
 
 from __future__ import annotations
 
+import numbers
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
+from distrlcc.plugins import short
 from distrlcc.runs.recorder import Leader, Recorder
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
@@ -90,7 +93,7 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
             agreed.events.append(f"refused: {late(stats.late_share)}")
         elif stats.finite:
             with np.errstate(all="ignore"):  # what is not finite is refused
-                agreed.metrics = state.learner.update(batch)
+                agreed.metrics = updated(state, batch)
         else:
             raise NotFiniteError("a statistic is not finite")
     except InterruptedUpdateError:
@@ -102,6 +105,23 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         agreed = Agreed(seen, {}, events=[f"refused: {error}"], learned=False, finite=False)
     state.count_time()
     return agreed
+
+
+def updated(state: RunState, batch: Any) -> dict[str, float]:
+    """Let the learner learn from a batch; return its metrics.
+
+    Raises:
+        ConfigError: A user's learner returned something else than numbers by name.
+    """
+    metrics: Any = state.learner.update(batch)
+    named = metrics if isinstance(metrics, dict) else {"metrics": metrics}
+    for name, value in named.items():
+        if not isinstance(value, numbers.Real):
+            learner = short(getattr(state.config, "learner", ""))
+            raise ConfigError(
+                f"learner {learner} returned {name} = {value!r:.60}; expected numbers by name"
+            )
+    return named
 
 
 def late(share: float, whose: str = "the update") -> str:

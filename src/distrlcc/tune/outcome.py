@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -19,11 +19,12 @@ from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.progress import duration
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.tune.report import Report, Segment, decode, read_reports
+from distrlcc.tune.report import Copy, Report, Segment, decode, read_lines, read_reports
 from distrlcc.tune.space import short, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
-REPORTS, BEST, POLICY = "reports.jsonl", "best.json", "policy.safetensors"
+REPORTS, COPIES = "reports.jsonl", "copies.jsonl"
+BEST, POLICY = "best.json", "policy.safetensors"
 _LINE_SECONDS = 5.0
 _SCHEDULED = ("ppo.lr", "ppo.entropy_coeff", "dagger.lr")
 """Keys whose changes a recipe can hold, as ``KEY_schedule``."""
@@ -36,12 +37,12 @@ class Recorder:
         self, folder: Path, config: TuneConfig, show: Callable[[str], None] = lambda _: None
     ) -> None:
         """Read what earlier attempts have written."""
-        self._folder, self._config, self._show = folder, config, show
-        path = folder / REPORTS
-        earlier = read_reports(path)
-        if path.exists() and not path.read_bytes().endswith(b"\n"):
-            with writing(path), path.open("ab") as file:
-                file.write(b"\n")  # a kill cut the last line short
+        self._folder, self._config, self.show = folder, config, show
+        earlier = read_reports(folder / REPORTS)
+        for path in (folder / REPORTS, folder / COPIES):
+            if path.exists() and not path.read_bytes().endswith(b"\n"):
+                with writing(path), path.open("ab") as file:
+                    file.write(b"\n")  # a kill cut the last line short
         self._attempt = max((report.attempt + 1 for report in earlier), default=0)
         self.best = read_best(folder)
         self._count, self._shown = len(earlier), -_LINE_SECONDS
@@ -50,21 +51,28 @@ class Recorder:
 
     def record(self, report: Report) -> None:
         """Append a report; raises OutputError."""
-        path, config, best = self._folder / REPORTS, self._config, self.best or report
-        line = msgspec.json.encode(replace(report, attempt=self._attempt)) + b"\n"
-        remedy = "; members' checkpoints are kept, so make room and go on with --resume"
-        with writing(path, remedy), path.open("ab") as file:
-            file.write(line)
+        config, best = self._config, self.best or report
+        self._append(REPORTS, replace(report, attempt=self._attempt))
         self._count += 1
         self._updates[report.member] = report.update
         if time.monotonic() - self._shown >= _LINE_SECONDS:
             self._shown = time.monotonic()
             values = " ".join(f"{key}={short(value)}" for key, value in report.values.items())
-            self._show(
+            self.show(
                 f"report {self._count}  member {report.member} update {report.update}/"
                 f"{config.updates}: {config.metric} {report.score:.4f}  best {best.score:.4f} "
                 f"(member {best.member} update {best.update})  {values}  {self._left()}".rstrip()
             )
+
+    def record_copy(self, copy: Copy) -> None:
+        """Append a copy that was decided on; raises OutputError."""
+        self._append(COPIES, copy)
+
+    def _append(self, name: str, what: Report | Copy) -> None:
+        path = self._folder / name
+        remedy = "; members' checkpoints are kept, so make room and go on with --resume"
+        with writing(path, remedy), path.open("ab") as file:
+            file.write(msgspec.json.encode(what) + b"\n")
 
     def _left(self) -> str:
         """Return the time left if no member is stopped early, by the speed so far."""
@@ -165,10 +173,36 @@ def recipe_text(config: TuneConfig, report: Report) -> str:
     return "".join(f"# {line}\n" for line in text.splitlines()) + to_toml(recipe)
 
 
+@dataclass(frozen=True)
+class Summary:
+    """How a search ended, as ``summary.json``."""
+
+    members: int
+    best: Report
+    copies_decided: int
+    copies_made: int
+    failures: dict[int, str]
+    """Why members failed for good, by their numbers."""
+
+    def text(self, config: TuneConfig) -> str:
+        """Return lines for people."""
+        best, text = self.best, ""
+        for member, reason in sorted(self.failures.items()):
+            text += f"member {member} failed: {reason}\n"
+        if self.failures:
+            text += f"{len(self.failures)} of {self.members} members failed\n"
+        if config.pbt is not None:
+            text += f"copies: {self.copies_made} made of {self.copies_decided} decided\n"
+        return text + (
+            f"best: {config.metric} {best.score:.4f}, utilisation {best.utilisation:.3f}, queueing "
+            f"delay {best.queueing_delay:.3f} RTT (member {best.member}, update {best.update})\n"
+        )
+
+
 def write_outcome(
     folder: Path, config: TuneConfig, failures: Mapping[int, str], *, draw: bool = True
 ) -> str | None:
-    """Write recipe, table and figure of what was reported so far; return the table's text.
+    """Write recipe, table, summary and figure of what was reported so far; return the table's text.
 
     Where there is no report yet, nothing is written, and None is returned. Without ``draw`` the
     figure is left out, which takes seconds that a stop may not have. ``failures`` says why members
@@ -177,18 +211,16 @@ def write_outcome(
     reports, best = read_reports(folder / REPORTS), read_best(folder)
     if not reports or best is None:
         return None
-    # The table.
-    text = table(config, reports, failures)
-    for member, reason in sorted(failures.items()):
-        text += f"member {member} failed: {reason}\n"
-    text += (
-        f"best: {config.metric} {best.score:.4f}, utilisation {best.utilisation:.3f}, queueing "
-        f"delay {best.queueing_delay:.3f} RTT (member {best.member}, update {best.update})\n"
-    )
+    # The table and the summary.
+    copies = [*read_lines(folder / COPIES, Copy)]
+    made = sum(copy.donor is not None for copy in copies)
+    summary = Summary(config.members, best, len(copies), made, dict(failures))
+    text = table(config, reports, failures) + summary.text(config)
     if config.pbt is not None:
         text += schedule_text(best.schedule)
     # The recipe and the figure.
     files = {"best.toml": recipe_text(config, best).encode(), "table.txt": text.encode()}
+    files["summary.json"] = msgspec.json.encode(summary)
     if draw:
         from distrlcc.tune.plots import population_figures  # noqa: PLC0415 - slow to import
 

@@ -11,15 +11,19 @@ import pickle
 import random
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from pyarrow import fs
 from ray import tune
+from ray.train._internal.session import _FutureTrainingResult
+from ray.train._internal.storage import _delete_fs_path
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search.basic_variant import BasicVariantGenerator
@@ -31,7 +35,7 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.tune.member import REPORT, Member
 from distrlcc.tune.outcome import POLICY, Recorder
-from distrlcc.tune.report import decode
+from distrlcc.tune.report import Copy, decode
 from distrlcc.tune.space import explorer, space_of
 from distrlcc.tune.tune_config import STOPPERS, TuneConfig, steps_per_update
 from distrlcc.tune.tuner import stop_in_time
@@ -44,6 +48,8 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
+_SNAPSHOT_SECONDS = 10.0
+"""The newest snapshot is not older than this."""
 _SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", nsga3="NSGAIII")
 """Optuna's classes, less ``Sampler``."""
 
@@ -56,6 +62,8 @@ class _Watch:
     stopper: Stopper
     stopped: int = 0
     failure: DistrlccError | None = None
+    failed: dict[int, str] = field(default_factory=dict)
+    """Why members failed for good, by their numbers."""
 
 
 _WATCH: ContextVar[_Watch] = ContextVar("WATCH")
@@ -112,10 +120,10 @@ def run(
             results = _fit(tuner)
         if watch.failure is not None:
             raise watch.failure
-        if watch.stopped:
-            return watch.stopped, {}
-        errors = {_member_number(r.path): str(r.error).strip() for r in results if r.error}
-    return 0, {number: text.splitlines()[-1] for number, text in errors.items()}
+        # A stopped tuner has no results, so failures are noted when they happen.
+        if not watch.stopped:
+            watch.failed |= {_member_number(r.path): _why(r.error) for r in results if r.error}
+    return watch.stopped, watch.failed
 
 
 def _fit(tuner: tune.Tuner) -> Any:
@@ -173,7 +181,9 @@ def _tuner(config: TuneConfig, filesystem: Any, path: str) -> tune.Tuner:
             storage_path=path,
             storage_filesystem=None if is_folder(filesystem) else filesystem,
             failure_config=tune.FailureConfig(max_failures=config.failures),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=config.keep),
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=config.keep if config.search else None  # see `Population`
+            ),
             callbacks=[_Watcher()],
             stop=_stopping(config),
             verbose=0,
@@ -187,7 +197,12 @@ def _stopping(config: TuneConfig) -> Callable[[str, Mapping[str, Any]], bool] | 
         return None
 
     def stop(trial: str, result: Mapping[str, Any]) -> bool:
-        return "report" in result and bool(STOPPERS[config.stop](decode(result["report"])))
+        if "report" not in result:
+            return False
+        said: Any = STOPPERS[config.stop](decode(result["report"]))
+        if not isinstance(said, bool | np.bool_):
+            raise ConfigError(f"--stop {config.stop} returned {said!r:.60}; expected True or False")
+        return bool(said)
 
     return stop
 
@@ -268,14 +283,18 @@ class Population(PopulationBasedTraining):
 
     Ray's own scheduler draws from Python's global generator, and begins anew when a tuner is
     restored. Where members are looked at together, it then waits for ever, as it does for a member
-    that has failed or is done, and where reports are farther apart than looks.
+    that has failed or is done, and where reports are farther apart than looks. It does not copy a
+    member that was not among the best at its own last look. And Ray deletes checkpoints by their
+    number, also those that another member is still to copy.
     """
 
     def __init__(self, config: TuneConfig) -> None:
         """Take a tuner's configuration."""
         pbt = config.pbt
         assert pbt is not None
-        self._seed = config.run.seed
+        self._seed, self._keep = config.run.seed, config.keep
+        self._copied: Trial | None = None
+        self._seen: dict[str, float] = {}  # when checkpoints were seen first
         super().__init__(
             time_attr=pbt.time_attr,
             perturbation_interval=pbt.interval,
@@ -319,8 +338,8 @@ class Population(PopulationBasedTraining):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Decide as Ray does, with draws that depend on the seed and on when, not on what ran."""
         drawn = f"{self._seed}/{result.get(self._time_attr)}"
-        if not self._synch:
-            drawn += f"/{_member_number(str(trial))}"
+        if not self._synch:  # a member that copied one that was behind comes by again
+            drawn += f"/{_member_number(str(trial))}/{self._num_perturbations}"
         before = random.getstate()
         random.seed(drawn)
         try:
@@ -328,6 +347,38 @@ class Population(PopulationBasedTraining):
         finally:
             random.setstate(before)
             self._set_next_look()
+            self._prune(tune_controller)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Delete what a member that is done leaves over."""
+        super().on_trial_complete(tune_controller, trial, result)
+        self._prune(tune_controller, trial)
+
+    def _prune(self, tune_controller: Any, done: Trial | None = None) -> None:
+        """Delete members' old checkpoints, but none that a member goes on from or may copy.
+
+        A resume goes on from those that Ray's last snapshot names, so these must not be newer.
+        """
+        # Which ones are needed? A checkpoint that is still being saved has no name yet.
+        trials, now = tune_controller.get_trials(), time.monotonic()
+        needed, saving = set[str](), set[Trial]()
+        for trial, state in self._trial_state.items():
+            if isinstance(state.last_checkpoint, _FutureTrainingResult):
+                if found := state.last_checkpoint.resolve(block=False):
+                    state.last_checkpoint, state.last_result = found.checkpoint, found.metrics
+                else:
+                    saving.add(trial)
+            needed |= {getattr(c, "path", "") for c in (trial.checkpoint, state.last_checkpoint)}
+        for trial in (trial for trial in trials if trial not in saving):
+            results = trial.run_metadata.checkpoint_manager._checkpoint_results
+            for old, newer in list(zip(results, results[self._keep :], strict=False)):
+                age = now - self._seen.setdefault(newer.checkpoint.path, now)
+                path = old.checkpoint.path
+                if path not in needed and (age > _SNAPSHOT_SECONDS or trial is done):
+                    results.remove(old)
+                    self._seen.pop(path, None)
+                    trial.run_metadata.invalidate_cache()
+                    _delete_fs_path(old.checkpoint.filesystem, path)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Choose as Ray does; look at all where who they wait for has failed or is done."""
@@ -342,18 +393,40 @@ class Population(PopulationBasedTraining):
             chosen = super().choose_trial_to_run(tune_controller)
         return chosen
 
-    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
-        """Copy as Ray does, and let the next snapshot know: Ray's has the values alone.
+    def _checkpoint_or_exploit(
+        self, trial: Trial, tune_controller: Any, upper_quantile: Any, lower_quantile: Any
+    ) -> None:
+        """Save or copy as Ray does, and note each copy that was decided on."""
+        # One of the best that was not when it was looked at has its newest checkpoint to copy.
+        for best in upper_quantile if trial in lower_quantile else ():
+            state, newest = self._trial_state[best], best.latest_checkpoint_result
+            if state.last_checkpoint is None and newest is not None:
+                state.last_checkpoint, state.last_result = newest.checkpoint, newest.metrics
+                state.last_train_time = newest.metrics.get(self._time_attr, state.last_train_time)
+        own_time, self._copied = self._trial_state[trial].last_train_time or 0, None
+        super()._checkpoint_or_exploit(trial, tune_controller, upper_quantile, lower_quantile)
+        watch = _WATCH.get(None)
+        if trial in lower_quantile and watch is not None:
+            copy = Copy(_member_number(str(trial)), own_time)
+            if self._copied is not None:
+                time = self._trial_state[self._copied].last_train_time or 0
+                copy = replace(copy, donor=_member_number(str(self._copied)), donor_time=time)
+            watch.recorder.record_copy(copy)
 
-        A member that is behind is not copied: its updates would be made again, and once more if the
-        copy is no better.
-        """
-        own, other = self._trial_state[trial], self._trial_state[trial_to_clone]
-        if (other.last_train_time or 0) < (own.last_train_time or 0):
-            return
+    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
+        """Copy as Ray does, and let the next snapshot know: Ray's has the values alone."""
         super()._exploit(tune_controller, trial, trial_to_clone)
+        self._copied = trial_to_clone
         trial.run_metadata.invalidate_cache()
         tune_controller._mark_trial_to_checkpoint(trial)
+
+
+def _why(error: object) -> str:
+    """Return the line of an error that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any("worker process has died" in line for line in lines):  # Ray guesses in a long line why
+        return "its process died: killed, out of memory, crashed, or its code ended it"
+    return lines[-1] if lines else "no reason given"
 
 
 class _Watcher(tune.Callback):
@@ -379,6 +452,18 @@ class _Watcher(tune.Callback):
         except OutputError as error:
             watch.failure = error
             raise  # Ray Tune goes on, but as if the member had not saved
+
+    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self._tell(trial, "failed and is started again")
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        _WATCH.get().failed[_member_number(str(trial))] = self._tell(trial, "failed")
+
+    def _tell(self, trial: Any, what: str) -> str:
+        # Ray's own `get_error` reads the storage, where the file comes later.
+        reason = _why(Path(trial.error_file).read_text(errors="replace"))
+        _WATCH.get().recorder.show(f"member {_member_number(str(trial))} {what}: {reason}")
+        return reason
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
         watch = _WATCH.get()

@@ -1,16 +1,20 @@
-"""What a member reports: its score, its values and how these came to be; one JSON line each."""
+"""What a member reports, and which copies were decided on; one JSON line each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from distrlcc.errors import OutputError, reading
 from distrlcc.policy.policy_file import Acting
 from distrlcc.tune.space import Value
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,18 @@ class Report:
         return self.schedule[-1].values
 
 
+@dataclass(frozen=True)
+class Copy:
+    """A copy that population-based training decided on; times are in its ``time_attr``."""
+
+    member: int
+    """The member that was among the worst."""
+    time: float
+    donor: int | None = None
+    """The member whose checkpoint it took; None: the one that was drawn had none yet."""
+    donor_time: float | None = None
+
+
 def decode(line: bytes | str) -> Report:
     """Read a report that msgspec wrote as JSON."""
     return msgspec.json.decode(line, type=Report)
@@ -72,17 +88,20 @@ def extended(schedule: Sequence[Segment], segment: Segment) -> tuple[Segment, ..
     return (*kept, segment)
 
 
-def read_reports(path: Path) -> list[Report]:
-    """Read a file of reports, without those that a resumed tuner made anew."""
+def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
+    """Yield the lines of a file, if it exists, less those that a kill cut short."""
     with reading(OutputError, f"cannot read {path}"):
         lines = path.read_bytes().splitlines() if path.exists() else []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            yield msgspec.json.decode(line, type=kind)
+
+
+def read_reports(path: Path) -> list[Report]:
+    """Read a file of reports, without those that a resumed tuner made anew."""
     kept: list[Report] = []
     attempts: dict[int, int] = {}
-    for line in lines:
-        try:
-            report = decode(line)
-        except (ValueError, RecursionError):
-            continue  # a line that a kill cut short
+    for report in read_lines(path, Report):
         member = report.member
         if attempts.get(member, report.attempt) != report.attempt:  # a resume took it back
             kept = [k for k in kept if k.member != member or k.update < report.update]

@@ -1,0 +1,88 @@
+"""Files that a user names for output: missing folders are made, but not before they are written."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distrlcc.cli.main import COMMANDS, GROUPS, find, main
+from distrlcc.files import require_output, write_output
+from distrlcc.net.link_log import LinkLog
+
+INPUTS = {"--nodes", "--trace", "--scenario", "--autoscaling-config"}
+"""Files that are read."""
+ELSEWHERE = {"--log", "--log-down", "--log-port"}
+"""Written by `LinkLog`."""
+NAMES = [
+    *(n for n in COMMANDS if n not in GROUPS),
+    *(f"{g}_{n}" for g in GROUPS for n in GROUPS[g]),
+]
+
+
+def _outputs() -> Iterator[tuple[str, argparse.Action]]:
+    for name in NAMES:
+        for action in find(name)[0]._actions:
+            metavar = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
+            if action.option_strings and "FILE" in metavar:
+                yield name, action
+
+
+def test_flags_are_told_apart() -> None:
+    flags = {action.option_strings[0] for _, action in _outputs()}
+    assert flags - INPUTS - ELSEWHERE == {"--json", "--out", "--plot", "--onnx"}
+
+
+@pytest.mark.parametrize("flag", ["--json", "--plot"])
+def test_a_flag_takes_a_place_in_a_folder_that_is_missing(flag: str, tmp_path: Path) -> None:
+    found = [(n, a) for n, a in _outputs() if a.option_strings[0] == flag]
+    assert found
+    for _, action in found:
+        assert callable(action.type)
+        action.type(str(tmp_path / "a" / "b" / "c.svg"))
+        assert not (tmp_path / "a").exists()
+
+
+def _commands(path: Path) -> list[list[str]]:
+    """Return quick commands that write a file, one for each way of writing."""
+    return [
+        ["policies", "--json", str(path)],
+        ["trace", "constant:1", "--out", str(path)],
+        ["export", "one", "--onnx", str(path)],
+    ]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_commands_make_folders(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "c"
+    if number == 2:
+        pytest.importorskip("onnx")
+    assert main(_commands(path)[number]) == 0
+    assert path.stat().st_size
+    # A file where a folder is expected is one line.
+    assert main(_commands(path / "d")[number]) == 2
+
+
+def test_what_is_refused_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new"
+    for words in (
+        ["plot", str(tmp_path / "none.json"), "--out", str(out / "f.svg")],
+        ["trace", "constant:0", "--out", str(out / "t")],
+        ["evaluate", "nothing", "--json", str(out / "j")],
+        ["export", "nothing", "--onnx", str(out / "o")],
+    ):
+        assert main(words) == 2
+        assert not out.exists(), words
+    assert len(capsys.readouterr().err.splitlines()) == 4
+
+
+def test_files_and_logs_make_folders(tmp_path: Path) -> None:
+    path = tmp_path / "x" / "y"
+    require_output(path)
+    assert not path.parent.exists()
+    write_output(path, b"data")
+    assert path.read_bytes() == b"data"
+    LinkLog(tmp_path / "logs" / "up.log").close()
+    assert (tmp_path / "logs" / "up.log").exists()
