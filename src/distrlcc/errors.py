@@ -119,7 +119,9 @@ def unknown_name(kind: str, name: str, valid: Iterable[str], see: str = "") -> C
         see: Where all are shown.
     """
     names = list(valid)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    folded = {each.casefold(): each for each in names}
+    found = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
+    near = [folded[each] for each in found]
     hint = f": did you mean {' or '.join(near)}?" if near else ""
     shown = ", ".join(names)
     if len(shown) > 2 * _LONGEST_VALUE:
