@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from typing import Any
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of
 from distrlcc.cli.output import Countdown, add_json, console, counted, emit_json
@@ -29,8 +30,8 @@ def run(args: Namespace) -> int:
     import numpy as np
 
     from distrlcc.evaluation.recovery import recoveries, recovery_scores
-    from distrlcc.evaluation.scores import RECOVERY_METRICS
-    from distrlcc.evaluation.summary import interval_table
+    from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
+    from distrlcc.evaluation.summary import figure, interval_table, tail_rows
     from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.
@@ -52,13 +53,25 @@ def run(args: Namespace) -> int:
             "--suite dynamic"
         )
     # The runs, a table, and JSON, in which None stands for never.
-    finite, rows, links = {}, [], counted(scenarios)
+    finite, rows, links, void = dict[str, Any](), list[Any](), counted(scenarios), list[str]()
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
-        found = recovery_scores(contender, scenarios)
-        cells = [(m.text(found[m.key]), "") for m in RECOVERY_METRICS]
-        rows.append((contender.name, contender.learned, cells))
-        finite[contender.name] = {k: None if math.isinf(v) else v for k, v in found.items()}
-    heads = ["scheme", *(m.title for m in RECOVERY_METRICS)]
-    console(args.json).print(interval_table(f"{changes} changes on {links}", heads, rows))
+        (found, why), name = recovery_scores(contender, scenarios), shown(contender.name)
+        values = {m.key: found[m.key].mean for m in RECOVERY_METRICS}
+        told = {k: None if not math.isfinite(v) else v for k, v in values.items()}
+        finite[contender.name] = told | {
+            f"{end}_{m.key}": figure(getattr(found[m.key], end))
+            for m in RECOVERY_METRICS
+            for end in ("p10", "worst")
+        }
+        style = "bold" * contender.learned
+        if why:
+            void.append(f"{name} does not count: {why}.")
+            style, name = "strike", f"{name} (void)"
+            finite[contender.name]["void"] = why
+        rows.append((name, style, [found[m.key].texts(m) for m in RECOVERY_METRICS]))
+        rows += tail_rows(found, RECOVERY_METRICS)
+    heads, title = ["scheme", *(m.title for m in RECOVERY_METRICS)], f"{changes} changes on {links}"
+    caption = "\n".join(void) or None
+    console(args.json).print(interval_table(title, heads, rows, caption=caption))
     emit_json(args.json, finite)
-    return 0
+    return int(bool(void))
