@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -391,7 +392,10 @@ def evaluate(
     }
     columns["counts"] = np.stack([one.ran for one in raw]).ravel()
     columns |= {m.key: np.stack([s.figures[m.key] for s in raw]).ravel() for m in METRICS}
-    return Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
+    scores = Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
+    if scores.void:
+        warnings.warn(f"{len(scores.void)} runs do not count: {scores.void[0]}", stacklevel=2)
+    return scores
 
 
 def report(scores: Scores, folder: str | Path) -> Path:

@@ -28,9 +28,10 @@ from distrlcc.evaluation.scores import (
 )
 from distrlcc.evaluation.summary import summarise
 from distrlcc.library import evaluate
+from distrlcc.policy.policy_file import save_policy
 from distrlcc.recipes.result_row import ResultRow
 from distrlcc.recipes.results_page import results_page
-from tests.evaluation.made import make_scores, make_series, with_figures
+from tests.evaluation.made import make_policy, make_scores, make_series, with_figures
 
 INFO = ReportInfo("random", "distrlcc evaluate one", {})
 LATE = "52.0% of a flow's steps were more than 1 ms late"
@@ -188,10 +189,49 @@ def test_a_scheme_that_breaks_is_void_in_each_command(
     assert all(np.isnan(line.values[0]) for line in card.lines)
     monkeypatch.setattr(scorecard, "BENCHMARKS", suites[:1])
     assert main(["evaluate", sender, "--against", "reno", "--scorecard"]) == 1
-    scores = evaluate(sender, "reno", links=2)
+    with pytest.warns(UserWarning, match="2 runs do not count"):
+        scores = evaluate(sender, "reno", links=2)
     assert np.isnan(scores.mean()["broken.py:mine"])
     assert scores["counts"].tolist() == [False, False, True, True]
     assert "2 do not count" in repr(scores)
+
+
+OBSERVATION = """
+import numpy as np
+
+from distrlcc.env.observations import Running
+
+class Raises(Running):
+    size = 2
+
+    def __init__(self, n):
+        super().__init__(n, seen=0.0)
+
+    def observe(self, stats):
+        self.values["seen"] += 1
+        if self.values["seen"].max() > 50:
+            raise RuntimeError("gone")
+        return np.zeros((len(stats.acked), 2))
+"""
+
+
+def test_a_policys_code_that_raises_ends_its_own_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("seen.py").write_text(OBSERVATION)
+    save_policy(tmp_path / "mine.safetensors", make_policy(observation="seen.py:Raises"))
+    words = ["mine.safetensors", "--against", "reno", "--links", "2", "--json", "out.json"]
+    assert main(["evaluate", *words, "--seeds", "1"]) == 1
+    data = json.loads(Path("out.json").read_text())
+    assert data["ranking"] == ["reno"]
+    assert all("seen.py, line 15: RuntimeError: gone" in r["reason"] for r in data["void_runs"])
+    assert len(data["void_runs"]) == 2
+    for command in ("fairness", "recovery"):
+        suite = {"fairness": "shared-2", "recovery": "dynamic"}[command]
+        assert main([command, *words, "--suite", suite]) == 1
+        assert "RuntimeError: gone" in Path("out.json").read_text()
+        assert "(void)" in capsys.readouterr().out
 
 
 def test_results_that_do_not_count_are_not_the_best_of_the_page() -> None:

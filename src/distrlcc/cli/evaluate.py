@@ -109,6 +109,7 @@ def run(args: Namespace) -> int:
         raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
     if args.retries is not None and not real:
         raise ConfigError("--retries is for --world emulated; a simulated run is always the same")
+    args.retries = 2 if args.retries is None else args.retries
     contenders = contenders_of(args, real=real)
     if args.gates and not (args.scorecard and any(one.learned for one in contenders)):
         raise ConfigError("--gates is for a policy's --scorecard; it judges what that measures")
@@ -223,7 +224,7 @@ def _evaluate(
         ]
         rows = compare(pairs)
         parallel, failed = measure_parallel(
-            kernels, args.flows, lambda line: note(f"{line} ..."), _retries(args)
+            kernels, args.flows, lambda line: note(f"{line} ..."), args.retries
         )
         figures["flows"] = [one.to_json() for one in parallel]
         figures["failed_flows"] = failed
@@ -331,7 +332,7 @@ def _measure(
             seeds=args.seeds,
             others=args.others,
             series_links=drawn,
-            retries=_retries(args),
+            retries=args.retries,
             show=show,
         )
         _say_void(scores)
@@ -341,12 +342,6 @@ def _measure(
     if len(void) == shape and not any(run.figures for run in void):
         raise LinkError(f"no run succeeded: {void[0]}")
     return found
-
-
-def _retries(args: Namespace) -> int:
-    from distrlcc.evaluation.emulated import RETRIES
-
-    return RETRIES if args.retries is None else int(args.retries)
 
 
 def _say_void(scores: SchemeScores) -> None:

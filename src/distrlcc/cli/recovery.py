@@ -8,7 +8,6 @@ Links are of a constant rate that changes, or whose delay does; a flow is alone 
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
 from typing import Any
 
@@ -56,18 +55,15 @@ def run(args: Namespace) -> int:
     finite, rows, links, void = dict[str, Any](), list[Any](), counted(scenarios), list[str]()
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
         (found, why), name = recovery_scores(contender, scenarios), shown(contender.name)
-        values = {m.key: found[m.key].mean for m in RECOVERY_METRICS}
-        told = {k: None if not math.isfinite(v) else v for k, v in values.items()}
-        finite[contender.name] = told | {
-            f"{end}_{m.key}": figure(getattr(found[m.key], end))
-            for m in RECOVERY_METRICS
-            for end in ("p10", "worst")
-        }
+        told = finite[contender.name] = dict[str, Any]()
+        for end in ("mean", "p10", "worst"):
+            for key, values in found.items():
+                told[key if end == "mean" else f"{end}_{key}"] = figure(getattr(values, end))
         style = "bold" * contender.learned
         if why:
             void.append(f"{name} does not count: {why}.")
             style, name = "strike", f"{name} (void)"
-            finite[contender.name]["void"] = why
+            told["void"] = why
         rows.append((name, style, [found[m.key].texts(m) for m in RECOVERY_METRICS]))
         rows += tail_rows(found, RECOVERY_METRICS)
     heads, title = ["scheme", *(m.title for m in RECOVERY_METRICS)], f"{changes} changes on {links}"

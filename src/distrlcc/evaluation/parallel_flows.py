@@ -15,7 +15,7 @@ import numpy as np
 
 from distrlcc.errors import DistrlccError
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.emulated import RETRIES, RealFlow, emulation, run_emulation
+from distrlcc.evaluation.emulated import RealFlow, emulation, run_emulation
 from distrlcc.evaluation.fairness import fairness_of, jain_index, run_shared
 from distrlcc.evaluation.flow_log import read_flow_log, score_log
 from distrlcc.evaluation.runner import MBIT, WARMUP_S
@@ -81,7 +81,7 @@ def measure_parallel(
     contenders: Sequence[Contender],
     counts: Sequence[int],
     show: Callable[[str], None],
-    retries: int = RETRIES,
+    retries: int,
 ) -> tuple[list[ParallelFlows], list[str]]:
     """Measure each of the kernel's senders as so many flows at once on `LINK`.
 

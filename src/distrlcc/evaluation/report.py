@@ -233,12 +233,11 @@ def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[tuple[s
     ]
     judge = {"higher": max, "lower": min}.get(m.better or "")
     best = judge(filter(math.isfinite, values), default=None) if judge else None
-    cells = [(*text, "best" * (value == best)) for text, value in zip(texts, values, strict=True)]
+    cells = [(*text, "best" * (v == best)) for text, v in zip(texts, values, strict=True)]
     # What is struck through: there is no run that counts.
     for place, s in enumerate(summary.schemes):
-        void = s.void_overall if link is None else s.void_scenarios.get(link)
-        if void:
-            cells[place] = (*void[m.key].texts(m), "void")
+        if s.scheme in summary.without_runs or s.scheme in summary.left_out.get(link or "", ()):
+            cells[place] = (m.text(summary.struck(s.scheme, m, link)), "", "void")
     return cells
 
 

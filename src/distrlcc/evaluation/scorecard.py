@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from distrlcc.evaluation.benchmark import (
@@ -57,8 +58,7 @@ class Gate:
 
     def bounds(self, peers: Mapping[str, float]) -> tuple[float, float]:
         """Return the least and the greatest score that pass, beside schemes with these."""
-        known = [value for value in peers.values() if not math.isnan(value)]
-        low = max(known) if self.ahead else self.low
+        low = float(np.nanmax(list(peers.values()))) if self.ahead else self.low
         many = math.isfinite(self.times)
         return low, min(self.high, self.times * peers["cubic"]) if many else self.high
 
@@ -142,9 +142,7 @@ class Line:
     @property
     def tails(self) -> list[str]:
         """The tenth percentile of the links and the worst link, as shown."""
-        return [
-            "; ".join(dict.fromkeys(filter(None, each.tails(self.metric)))) for each in self.found
-        ]
+        return ["; ".join(filter(None, each.tails(self.metric))) for each in self.found]
 
 
 @dataclass(frozen=True)

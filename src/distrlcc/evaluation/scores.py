@@ -120,8 +120,8 @@ class VoidRun:
     run: int
     """Which of the link's runs, from 0."""
     reason: str
-    figures: dict[str, float | None] = field(default_factory=dict)
-    """What was measured all the same, by metric; empty where the run failed."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What was measured all the same, where there is a number; empty where the run failed."""
 
     def __str__(self) -> str:
         which = f", run {self.run}" if self.run else ""
@@ -172,17 +172,14 @@ class SchemeScores:
         for k, run in np.argwhere(~self.ran).tolist():
             reason = self.reasons.get((k, run), NO_NUMBER)
             values = {key: float(each[k, run]) for key, each in self.figures.items()}
-            told = {key: v if math.isfinite(v) else None for key, v in values.items()}
-            figures = told if any(v is not None for v in told.values()) else {}
+            figures = {key: value for key, value in values.items() if math.isfinite(value)}
             found.append(VoidRun(self.scheme, self.links[k], run, reason, figures))
         return tuple(found)
 
-    def values(self, metrics: Sequence[Metric], *, void: bool = False) -> FloatArray:
-        """Return metrics as ``[M, L, S]`` of the runs that count, or of the void ones; else NaN."""
-        nothing, taken = np.full(self.ran.shape, np.nan), self.ran != void
-        return np.stack(
-            [np.where(taken, self.figures.get(m.key, nothing), np.nan) for m in metrics]
-        )
+    def values(self, metrics: Sequence[Metric]) -> FloatArray:
+        """Return metrics as ``[M, L, S]``; NaN where there is none, or a run does not count."""
+        ran = self.ran
+        return np.stack([np.where(ran, self.figures.get(m.key, np.nan), np.nan) for m in metrics])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from distrlcc.evaluation.scores import (
     Metric,
     SchemeScores,
     VoidRun,
+    defined_mean,
     defined_means,
     shown,
 )
@@ -122,10 +123,6 @@ class SchemeSummary:
     """Runs that do not count, which are left out of the means."""
     idle: int = 0
     """Runs that count in which nothing was delivered."""
-    void_overall: dict[str, MeanInterval] = field(default_factory=dict)
-    """As `overall`, of the runs that do not count, where none does; empty: one counts."""
-    void_scenarios: dict[str, dict[str, MeanInterval]] = field(default_factory=dict)
-    """The same for each link on which none counts."""
 
     @property
     def shown(self) -> str:
@@ -193,6 +190,11 @@ class Summary:
         runs = len(self.links) * self.seeds
         mine = ([run for run in self.void if run.scheme == s.scheme] for s in self.schemes)
         return [void_note(void, runs) for void in mine if void]
+
+    def struck(self, scheme: str, m: Metric, link: str | None = None) -> float:
+        """Return a scheme's mean over its runs that do not count, of a link or all; NaN: none."""
+        runs = [r for r in self.void if r.scheme == scheme and link in (None, r.scenario)]
+        return defined_mean(np.array([run.figures.get(m.key) for run in runs], float))
 
     def link_notes(self) -> tuple[str, ...]:
         """Return sentences that say what is left out of the means, and because of which schemes."""
@@ -276,10 +278,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
             for link, schemes in summary.left_out.items()
         ],
         "without_runs": list(summary.without_runs),
-        "void_runs": [
-            asdict(run) | {"figures": {k: v and figure(v) for k, v in run.figures.items()}}
-            for run in summary.void
-        ],
+        "void_runs": [asdict(run) for run in summary.void],
         "schemes": {
             s.scheme: {
                 "learned": s.learned,
@@ -303,11 +302,12 @@ def print_table(summary: Summary, console: Console) -> None:
     # A row of means for each scheme, struck through where no run counts, and two of its tails.
     rows: list[tuple[str, str, Sequence[tuple[str, str]]]] = []
     for s in summary.schemes:
-        found, style, name = s.overall, "bold" * s.learned, s.shown
+        cells = [s.overall[m.key].texts(m) for m in TABLE_METRICS]
+        style, name = "bold" * s.learned, s.shown
         if s.scheme in summary.without_runs:
-            found, style, name = s.void_overall or found, "strike", f"{name} (void)"
-        rows.append((name, style, [found[m.key].texts(m) for m in TABLE_METRICS]))
-        rows += tail_rows(s.overall, TABLE_METRICS)
+            cells = [(m.text(summary.struck(s.scheme, m)), "") for m in TABLE_METRICS]
+            style, name = "strike", f"{name} (void)"
+        rows += [(name, style, cells), *tail_rows(s.overall, TABLE_METRICS)]
     result = interval_table(
         f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}",
         ["scheme", *(m.head for m in TABLE_METRICS)],
@@ -367,9 +367,6 @@ def _summarise(
     # Over the common links, or its own; of a scheme without a run all are NaN, as are its means.
     taken = common if common.any() else has_run
     alone = link_intervals(values)
-    # What is struck through.
-    void = scores.values(metrics, void=True)
-    struck = link_intervals(void) if not has_run.all() else alone
     return SchemeSummary(
         scores.scheme,
         scores.learned,
@@ -377,12 +374,6 @@ def _summarise(
         {link: by_metric(metrics, alone[:, n]) for n, link in enumerate(scores.links)},
         int((~scores.ran).sum()),
         int((scores.ran & (scores.figures["throughput_mbps"] == 0)).sum()),
-        {} if has_run.any() else over_links(metrics, void),
-        {
-            link: by_metric(metrics, struck[:, n])
-            for n, link in enumerate(scores.links)
-            if not has_run[n]
-        },
     )
 
 

@@ -91,15 +91,12 @@ def _suite(suite: str, rows: Rows) -> tuple[list[Metric], list[list[str]]]:
         for name, scores in peers.items()
     ]
     sign = 1 if metrics[0].better == "lower" else -1
-
-    def rank(line: tuple[str, list[tuple[float, float]]]) -> tuple[bool, float]:
-        first = line[1][0][0]  # what does not count comes last
-        return math.isnan(first), 0.0 if math.isnan(first) else sign * first
-
     return metrics, [
         [name, *(_cell(m, *pair) for m, pair in zip(metrics, figures, strict=True))]
         for lines in (recipes, schemes)
-        for name, figures in sorted(lines, key=rank)
+        for name, figures in sorted(
+            lines, key=lambda line: (math.isnan(line[1][0][0]), sign * line[1][0][0])
+        )
     ]
 
 
