@@ -366,7 +366,7 @@ def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
     assert re.search(f"twelve, fixed{said}", done.stderr)
     # What senders report agrees with what the link has seen of them.
     assert fixed["mean_cwnd_packets"] == 10.0
-    assert fixed["retransmitted_share"] is None
+    assert fixed.get("retransmitted_share") is None
     assert reno["mean_smoothed_rtt_ms"] > 21.0
     assert reno["mean_cwnd_packets"] > 5.0
     assert reno["retransmitted_share"] == pytest.approx(reno["loss"], abs=0.02)
@@ -379,8 +379,13 @@ def test_real_packets_do_what_the_simulator_says(tmp_path: Path) -> None:
 SENDS = """
 import socket, sys, time
 kind, host, port, seconds = sys.argv[1:]
-link = socket.socket(type=getattr(socket, kind))
-link.connect((host, int(port)))
+for _ in range(200):  # on a busy machine the receiver is not there at once
+    link = socket.socket(type=getattr(socket, kind))
+    try:
+        link.connect((host, int(port)))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.01)
 end = time.monotonic() + float(seconds)
 while time.monotonic() < end:
     link.send(bytes(1400))

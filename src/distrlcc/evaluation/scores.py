@@ -172,7 +172,7 @@ class SchemeScores:
         for k, run in np.argwhere(~self.ran).tolist():
             reason = self.reasons.get((k, run), NO_NUMBER)
             values = {key: float(each[k, run]) for key, each in self.figures.items()}
-            figures = {key: value for key, value in values.items() if math.isfinite(value)}
+            figures = {k: float(f"{v:.6g}") for k, v in values.items() if math.isfinite(v)}
             found.append(VoidRun(self.scheme, self.links[k], run, reason, figures))
         return tuple(found)
 
