@@ -1,4 +1,4 @@
-"""A hook of mkdocs: puts every command's help, and every key of a run, into their pages."""
+"""A hook of mkdocs: puts commands' help, a run's keys and how policies act into their pages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from distrlcc.cli.main import GROUPS, SECTIONS, find
+from distrlcc.policy.policy_file import load_policy, shipped_policies
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 
 
 def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
     """Return a page's text, of two pages with what the code says behind it."""
+    markdown = markdown.replace("<!-- acting -->", acting())
     parts = {"commands.md": commands, "keys.md": keys}.get(page.file.src_uri)
     return "\n\n".join([markdown, *parts()]) if parts else markdown
+
+
+def acting() -> str:
+    """Return a sentence that says how the shipped policies act, as their files say."""
+    found: dict[str, list[str]] = {"argmax": [], "sample": []}
+    for name, path in shipped_policies().items():
+        found[load_policy(path).acting].append(f"`{name}`")
+    likeliest, drawn = (" and ".join([", ".join(n[:-1]), n[-1]]) for n in found.values())
+    return f"Of the policies that ship, {likeliest} take the likeliest; {drawn} draw."
 
 
 def commands() -> Iterator[str]:

@@ -16,6 +16,7 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS
 from distrlcc.evaluation.scores import METRICS
+from distrlcc.policy.policy_file import load_policy, shipped_policies
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.result_row import shipped_rows
 from distrlcc.recipes.results_page import results_page
@@ -106,6 +107,14 @@ def test_commands_and_flags_exist(page: Path) -> None:
     for command, rest in re.findall(r"python -m benchmarks (\w+)([^`\n#]*)", code):
         known = _flags(command, "benchmarks.bench_")
         assert set(FLAG.findall(rest)) <= known, rest
+
+
+def test_pages_say_how_policies_act_as_their_files_do() -> None:
+    likeliest, drawn = reference_pages.acting().split(";")
+    for name, path in shipped_policies().items():
+        assert f"`{name}`" in (drawn if load_policy(path).acting == "sample" else likeliest)
+    for page in PAGES:  # and no page says it by hand
+        assert not re.search(r"acting=\w+`, as `", page.read_text())
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "imitation"])

@@ -177,7 +177,7 @@ def test_policies_of_one_name_stay_apart(tmp_path: Path) -> None:
 def test_scores_are_a_table_and_a_frame() -> None:
     found = evaluate("cubic", "copa", suite="random", links=3, seeds=2)
     assert {len(column) for column in found.columns.values()} == {12}
-    assert list(found.columns) == ["sender", "link", "run", *(m.key for m in METRICS)]
+    assert list(found.columns) == ["sender", "link", "run", "counts", *(m.key for m in METRICS)]
     means = found.mean("power")
     assert means["copa"] == pytest.approx(found["power"][found["sender"] == "copa"].mean())
     frame = found.to_pandas() if _has("pandas") else None
@@ -201,7 +201,7 @@ def test_a_metric_that_no_run_has_is_not_a_number(tmp_path: Path) -> None:
     late.write_text("5000\n5001\n")  # nothing can be sent in the first second
     found = evaluate("cubic", traces=late)
     assert np.isnan(found.mean("first_second_utilisation")["cubic"])
-    scores = Benchmark(str(late), is_trace=True).scores(contender_from_scheme("cubic"))
+    scores = Benchmark(str(late), is_trace=True).means(contender_from_scheme("cubic"))
     assert np.isnan(scores["first_second_utilisation"])
 
 

@@ -172,10 +172,10 @@ def unknown_name(
         within: What stands before the valid names where they are shown.
     """
     names = list(valid)
-    known = list(dict.fromkeys([*names, *deeper]))
-    matches = (difflib.get_close_matches(w, known, n=3, cutoff=0.5) for w in (name, name.lower()))
-    near = next(filter(None, matches), [])
-    hint = f": did you mean {' or '.join(within + n for n in near)}?" if near else ""
+    folded = {each.casefold(): each for each in [*names, *deeper]}
+    found = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
+    near = [within + folded[each] for each in found]
+    hint = f": did you mean {' or '.join(near)}?" if near else ""
     shown = ", ".join(within + n for n in names)
     if len(shown) > 2 * _LONGEST_VALUE:
         first = ", ".join(within + n for n in names[:_NAMES])

@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ from distrlcc.evaluation.contender import (
     distinct,
 )
 from distrlcc.evaluation.runner import evaluate as run_links
-from distrlcc.evaluation.scores import METRICS, SchemeScores, Series, defined_mean
+from distrlcc.evaluation.scores import METRICS, SchemeScores, Series, shown
+from distrlcc.evaluation.summary import summarise
 from distrlcc.extras import naming_extras, require
 from distrlcc.plugins import having
 from distrlcc.policy.spec import DEFAULT, PolicySpec
@@ -300,10 +302,15 @@ class Scores:
     """What senders scored: a column for each metric, a row for each sender, link and run."""
 
     columns: dict[str, NDArray[Any]]
-    """``sender``, ``link``, ``run`` and the keys of docs/metrics.md, each ``[R]``."""
+    """``sender``, ``link``, ``run``, ``counts`` and the keys of docs/metrics.md, each ``[R]``."""
     raw: tuple[SchemeScores, ...]
     series: tuple[Series, ...]
     links: str = ""
+
+    @property
+    def void(self) -> list[str]:
+        """A sentence on each run that does not count: the column ``counts`` is False there."""
+        return [str(run) for one in self.raw for run in one.void()]
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         if column not in self.columns:
@@ -311,13 +318,22 @@ class Scores:
         return self.columns[column]
 
     def __repr__(self) -> str:
-        power = ", ".join(f"{name} {value:.3f}" for name, value in self.mean().items())
-        return f"Scores({len(self['link'])} runs on {self.links}; power: {power})"
+        used = self.mean("utilisation")
+        power = ", ".join(
+            f"{shown(name)} {value:.3f} with {used[name]:.0%} of the link"
+            for name, value in self.mean().items()
+        )
+        void = f"; {len(self.void)} do not count: {self.void[0]}" if self.void else ""
+        return f"Scores({len(self['link'])} runs on {self.links}; power: {power}{void})"
 
     def mean(self, metric: str = "power") -> dict[str, float]:
-        """Return each sender's mean of a metric, over links and runs that have one."""
+        """Return each sender's mean of a metric over the links on which a run of each counts.
+
+        A sender of which no run counts has NaN, and leaves no link out.
+        """
         self[metric]  # it is refused if there is none
-        return {one.scheme: defined_mean(one.figures[metric]) for one in self.raw}
+        found = {s.scheme: s.overall for s in summarise(self.raw).schemes}
+        return {one.scheme: found[one.scheme][metric].mean for one in self.raw}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a pandas frame."""
@@ -346,7 +362,7 @@ def evaluate(
 
     Args:
         senders: Policies, their names or files, and names of schemes; none: the policy `DEFAULT`
-            beside CUBIC, BBR, Vegas and Copa.
+            beside CUBIC, BBRv1, Vegas and Copa.
         suite: Links, as 'distrlcc list suites' names them, their split ``test``; a TOML file, or a
             folder of traces; default: ``random``, unless there are traces.
         traces: mahimahi's trace files, run with 20 ms one way and a queue of 100 packets.
@@ -380,8 +396,12 @@ def evaluate(
         "link": np.array([scenario.name for scenario in scenarios])[where],
         "run": run,
     }
+    columns["counts"] = np.stack([one.ran for one in raw]).ravel()
     columns |= {m.key: np.stack([s.figures[m.key] for s in raw]).ravel() for m in METRICS}
-    return Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
+    scores = Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
+    if scores.void:
+        warnings.warn(f"{len(scores.void)} runs do not count: {scores.void[0]}", stacklevel=2)
+    return scores
 
 
 @in_python

@@ -12,6 +12,7 @@ from PIL import Image
 
 from distrlcc.evaluation.figures import DARK, DPI, LIGHT, STYLE, encode, looks
 from distrlcc.evaluation.plots import scatter, time_series
+from distrlcc.evaluation.scores import shown
 from distrlcc.evaluation.summary import Summary, summarise
 from tests.evaluation.made import PROFILES, make_scores, make_series, with_figures
 
@@ -34,7 +35,7 @@ def test_scatter_reverses_the_delay_axis_and_names_everyone(summary: Summary) ->
     assert axes.get_xscale() == "log"
     assert "p95 queueing delay (ms)" in axes.get_xlabel()
     assert axes.get_ylabel() == "throughput (Mbit/s)"
-    assert names(figure) == summary.ranking()
+    assert names(figure) == list(map(shown, summary.ranking()))
 
 
 @pytest.mark.parametrize("name", ["p", "policy", "a-policy-with-a-long-name"])

@@ -1,6 +1,7 @@
 """The scorecard: gates, verdicts, the page, and the command's exit code."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,16 +44,18 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared.passed[1]  # CUBIC is not worse than itself
     assert card.failed(contenders[0].name)[0] == "random: excess loss (%)"
     (verdict,) = card.verdicts
-    assert "of 3 gates; not random: excess loss (%)" in verdict
+    assert "of 3 gates; it misses random: excess loss (%)" in verdict
     # Of links without a gate the first score is shown, of others the scores that have one.
     with_gates = [line for line in card.lines if line.bound]
-    shown = list(map(str, card.table().columns[0].cells))
+    shown = [str(cell) for cell in card.table().columns[0].cells if not str(cell).startswith(" ")]
     assert shown == [f"{line.label}: {line.title}" for line in with_gates]
     monkeypatch.setattr(scorecard, "GATES", {})
-    free = score(contenders, FEW)
-    first = {line.label: f"{line.label}: {line.title}" for line in free.lines[::-1]}
+    free = score(contenders, (replace(FEW[0], metrics=("power", "utilisation")), FEW[1]))
     shown = list(map(str, free.table().columns[0].cells))
-    assert shown == list(first.values())[::-1]
+    # Utilisation stands beside power, and below each mean its tails; no gate makes no claim.
+    beside = ["random: power", "  p10; worst", "random: utilisation (%)", "  p10; worst"]
+    assert shown == [*beside, "shared-2: Jain", "  p10; worst"]
+    assert free.verdicts == []
 
 
 def test_on_a_trace_a_policy_must_be_level_with_every_scheme() -> None:
@@ -61,7 +64,7 @@ def test_on_a_trace_a_policy_must_be_level_with_every_scheme() -> None:
     card = score(contenders, on_traces(paths))
     assert {line.label for line in card.lines} == {"cellular:7", "cellular:7 (2)"}
     power, *others = [line for line in card.lines if line.label == "cellular:7"]
-    rivals = [on_traces(paths[:1])[0].scores(contender_from_scheme(name)) for name in RIVALS]
+    rivals = [on_traces(paths[:1])[0].means(contender_from_scheme(name)) for name in RIVALS]
     bound = max(power.values[1], *(scores["power"] for scores in rivals))
     assert power.bound == f"≥ {bound:.3f}"
     assert power.passed == tuple(value >= bound for value in power.values) == (False, False, True)
@@ -75,17 +78,23 @@ def test_the_command_ends_with_1_where_a_gate_fails(
     path, out = tmp_path / "mine.safetensors", tmp_path / "out"
     save_policy(path, make_policy())
     words = ["evaluate", str(path), "--against", "bbr", "--scorecard"]
-    assert main([*words, "--out", str(out)]) == 1
-    assert "mine passes" in capsys.readouterr().out
+    assert main([*words, "--out", str(out)]) == 0  # to look at; a line says what is missed
+    assert "of 2 gates; it misses random: power" in capsys.readouterr().out
+    assert main([*words, "--gates"]) == 1
+    assert "it misses random: power" in capsys.readouterr().out
     page = (out / "scorecard.html").read_text()
     assert "≥ 0.980" in page
     assert "✗" in page
     figures = json.loads((out / "scorecard.json").read_text())
     assert figures["scores"][0]["values"].keys() == {"mine", "bbr"}
     assert "random: power" in figures["failed"]["mine"]
-    # Nothing fails where no policy is measured; what has no meaning is refused.
+    assert figures["scores"][0]["worst"]["mine"] <= figures["scores"][0]["values"]["mine"]
+    # Of schemes nothing is claimed; what has no meaning is refused.
     assert main(["evaluate", "--against", "bbr", "--scorecard"]) == 0
-    capsys.readouterr()
+    assert "passes" not in capsys.readouterr().out
+    for more in (["--against", "bbr", "--scorecard"], [str(path)]):
+        assert main(["evaluate", *more, "--gates"]) == 2
+        assert "--gates is for a policy's --scorecard" in capsys.readouterr().err
     assert main([*words, "--links", "3"]) == 2
     assert "leave out --links" in capsys.readouterr().err
     assert main([*words, "--trace", "none"]) == 2  # before the first suite

@@ -48,19 +48,21 @@ def test_json_keeps_its_keys() -> None:
     assert (data["format"], data["version"], data["confidence"]) == ("distrlcc-summary", 1, 0.95)
     assert (data["links"], data["seeds"]) == (2, 1)
     assert (data["common_scenarios"], data["left_out_scenarios"]) == (2, [])
-    assert data["without_runs"] == []
-    assert data["ranking"] == ["good", "dead"]
+    assert data["without_runs"] == ["dead"]
+    assert data["ranking"] == ["good"]
+    assert [run["scheme"] for run in data["void_runs"]] == ["dead", "dead"]
     assert list(data["metrics"]) == [m.key for m in METRICS]
     assert data["metrics"]["loss"]["unit"] == "share"
     scheme = data["schemes"]["good"]
     assert scheme["learned"] is True
-    assert scheme["overall"]["power"] == {"mean": 0.5, "low": 0.5, "high": 0.5}
+    tails = {"p10": 0.5, "worst": 0.5}
+    assert scheme["overall"]["power"] == {"mean": 0.5, "low": 0.5, "high": 0.5} | tails
     alone = scheme["scenarios"][good.links[0]]["power"]  # one seed: no interval
     assert alone == {"mean": 0.5, "low": None, "high": None}
     assert list(scheme["scenarios"]) == list(good.links)
     assert set(scheme["scenarios"][good.links[0]]) == set(data["metrics"])
     none = {"mean": None, "low": None, "high": None}
-    assert data["schemes"]["dead"]["overall"]["power"] == none
+    assert data["schemes"]["dead"]["overall"]["power"] == none | dict.fromkeys(tails)
 
 
 def test_runs_that_failed_are_left_out_and_counted() -> None:
@@ -70,10 +72,10 @@ def test_runs_that_failed_are_left_out_and_counted() -> None:
     (found,) = [s for s in summary.schemes if s.scheme == "cubic"]
     assert found.failed == 1
     assert found.overall["power"].mean == pytest.approx(bad.figures["power"][1:].mean())
-    said = "cubic: 1 of 3 runs failed and is left out of its means."
+    said = f"cubic: 1 of 3 runs does not count ({bad.links[0]}: a score is not a number)."
     left_out = (
         "Means over links, and so the ranking, leave out 1 of 3 links, on which not every scheme "
-        f"has a run: {bad.links[0]} (cubic)."
+        f"has a run that counts: {bad.links[0]} (cubic)."
     )
     assert summary.notes() == (said, left_out)
     # The other's run there does not count either: both are compared over the same links.
@@ -118,7 +120,7 @@ def test_without_a_common_link_each_has_its_own_and_it_is_said() -> None:
     second = failed_on(small("second", [[0.0], [0.6]]), 0)
     summary = summarise([first, second])
     assert [s.overall["power"].mean for s in summary.schemes] == [0.6, 0.4]
-    assert summary.notes()[-1].startswith("No link has a run of every scheme: each one's means")
+    assert summary.notes()[-1].startswith("No link has a run of every scheme that counts: each")
     data = to_json(summary)
     assert data["common_scenarios"] == 0
     assert [one["schemes"] for one in data["left_out_scenarios"]] == [["second"], ["first"]]
@@ -167,7 +169,7 @@ def test_the_table_fits_and_ranks(width: int) -> None:
     assert "…" not in text
     assert "20 links, 5 seeds each" in text
     rows = [line.split()[0] for line in text.splitlines() if line and line[0].isalpha()][1:]
-    assert rows == [s.scheme for s in summary.schemes]
+    assert rows == [s.shown for s in summary.schemes]
     assert all(len(line) <= width for line in text.splitlines())
     out = StringIO()
     print_table(summarise([make_scores("bbr", 1, 1)]), Console(file=out, width=width))

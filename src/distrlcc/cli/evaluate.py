@@ -5,7 +5,7 @@ distrlcc evaluate                                                        (one, o
 distrlcc evaluate policy.safetensors --trace Verizon-LTE-short.down --delay 30 --out report
 distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
-distrlcc evaluate one --scorecard --trace traces/*.down --out report    (all kinds, with gates)
+distrlcc evaluate one --scorecard --gates --trace traces/*.down --out report    (all kinds)
 distrlcc evaluate --world emulated --as kernel --links 3           (in the kernel's TCP, too)
 """
 
@@ -16,7 +16,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,8 +37,8 @@ from distrlcc.policy.spec import DEFAULT
 
 if TYPE_CHECKING:
     from distrlcc.evaluation.contender import Contender
-    from distrlcc.evaluation.emulated import Measured
     from distrlcc.evaluation.parallel_flows import ParallelFlows
+    from distrlcc.evaluation.scores import SchemeScores, Series
     from distrlcc.net.kernel_tcp import KernelControl
     from distrlcc.sim.scenario import Scenario
 
@@ -47,6 +46,8 @@ AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
 _EMULATED_LINKS = 4
 """Links of a suite by default where packets are real: each takes its own time."""
+_MOST_LINES = 5
+"""Runs that do not count, of one contender, that have a line while they are measured."""
 _OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
 """What is said of the links of traces, and what it is of a link."""
 
@@ -72,10 +73,13 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--flows N,…", text, _counts, default="")
     text = (
-        "all kinds of links, with the gates that a policy for every link must pass; on each "
-        "--trace, the greatest power of the schemes, LEDBAT among them; exit code 1: not all"
+        "all kinds of links, with the gates that a policy for every link should pass; on each "
+        "--trace, the greatest power of the schemes, LEDBAT among them; a line says what it misses"
     )
     add("--scorecard", text, bool)
+    add("--gates", "of --scorecard: exit code 1 where a policy misses a gate", bool)
+    text = "run a run of real packets that does not count again, at most N times (default: 2)"
+    add("--retries N", text, whole(0))
     add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
     add("--trace FILE", "trace files, or cellular:SEED", list)
     add("--delay MS", "of the traces' links, one way (default: 20)", number(0, 60_000))
@@ -103,7 +107,12 @@ def run(args: Namespace) -> int:
             args.against += ",ledbat"
     if args.flows and not real:
         raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
+    if args.retries is not None and not real:
+        raise ConfigError("--retries is for --world emulated; a simulated run is always the same")
+    args.retries = 2 if args.retries is None else args.retries
     contenders = contenders_of(args, real=real)
+    if args.gates and not (args.scorecard and any(one.learned for one in contenders)):
+        raise ConfigError("--gates is for a policy's --scorecard; it judges what that measures")
     if args.scorecard:
         return _scorecard(args, contenders)
     args.seeds = args.seeds or (1 if real else 5)
@@ -136,7 +145,7 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
     card = score(contenders, Countdown(benchmarks, lambda benchmark: benchmark.label))
     out = console(args.json)
     out.print(card.table())
-    for verdict in card.verdicts or ["Gates are for policies; none was measured."]:
+    for verdict in card.verdicts:
         print(verdict, file=out.file)
     emit_json(args.json, card.to_json())
     if args.out is not None:
@@ -144,7 +153,8 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
 
         page = write_scorecard(args.out, card, command=command_line())
         print(f"report: {page}", file=out.file)
-    return int(any(map(card.failed, (c.name for c in contenders if c.learned))))
+    missed = args.gates and any(map(card.failed, (c.name for c in contenders if c.learned)))
+    return int(missed or bool(card.void))
 
 
 @contextmanager
@@ -192,7 +202,7 @@ def _evaluate(
     check_report(args.out)
     # The runs and their table.
     measured = _measure(args, contenders, scenarios, drawn if args.out else ())
-    scores = [one.scores for one in measured]
+    scores = [one for one, _ in measured]
     summary = summarise(scores)
     table = console(args.json)
     print_table(summary, table)
@@ -200,7 +210,7 @@ def _evaluate(
     notes: list[str] = []
     parallel: list[ParallelFlows] = []
     # Real packets: the simulator beside them, and what a reader of the figures must know.
-    failures = [line for one in measured for line in one.failures]
+    failed = list[str]()
     if real:
         from distrlcc.evaluation.kernel_policy import kernel_work
         from distrlcc.evaluation.parallel_flows import measure_parallel
@@ -214,17 +224,14 @@ def _evaluate(
         ]
         rows = compare(pairs)
         parallel, failed = measure_parallel(
-            kernels, args.flows, show=lambda line: note(f"{line} ...")
+            kernels, args.flows, lambda line: note(f"{line} ..."), args.retries
         )
-        failures += failed
         figures["flows"] = [one.to_json() for one in parallel]
+        figures["failed_flows"] = failed
         notes = _notes(contenders, scenarios, args.others) + list(map(kernel_work, controls))
-        for line in (*rows, *parallel, *notes):
+        for line in (*rows, *parallel, *failed, *notes):
             print(line, file=table.file)
         figures["programs"] = {one.name: one.program[0] for one in contenders if one.program[0]}
-        late = [run for one in measured for run in one.late]
-        figures["late_runs"] = [asdict(run) for run in late]
-        notes += map(str, late)
     emit_json(args.json, figures)
     # The report.
     if args.out is not None:
@@ -242,15 +249,15 @@ def _evaluate(
             suite=", ".join(names),
             command=command_line(),
             versions=package_versions(),
-            notes=(first, *([said] if real else []), *map(str, parallel), *notes, *failures),
+            notes=(first, *([said] if real else []), *map(str, parallel), *notes, *failed),
         )
-        series = [one for each in measured for one in each.series]
+        series = [one for _, each in measured for one in each]
         page = write_report(args.out, scores, series, info)
         if real:
-            beside = comparison_page(rows, [*notes, *summary.link_notes()], parallel)
+            beside = comparison_page(rows, [*notes, *summary.notes(), *failed], parallel)
             write_atomically(args.out / "sim-to-real.html", beside.encode())
         print(f"report: {page}", file=table.file)
-    return 1 if failures else 0
+    return int(bool(summary.void or failed))
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
@@ -294,21 +301,23 @@ def _measure(
     contenders: Sequence[Contender],
     scenarios: list[Scenario],
     drawn: tuple[int, ...],
-) -> list[Measured]:
-    """Run all; one line for each run that failed or did not keep its time."""
-    from distrlcc.evaluation.emulated import Measured, evaluate_emulated
+) -> list[tuple[SchemeScores, list[Series]]]:
+    """Run all; one line for each run that does not count."""
+    from distrlcc.evaluation.emulated import busy, evaluate_emulated
     from distrlcc.evaluation.runner import evaluate
 
-    found: list[Measured] = []
+    found = []
     if args.world == "simulated":
         links = counted(scenarios)
         countdown = Countdown(contenders, lambda c: f"evaluating {c.name} on {links}")
         for contender in countdown:
-            scores, series = evaluate(
-                contender, scenarios, seeds=args.seeds, series_links=drawn, show=countdown
+            found.append(
+                evaluate(contender, scenarios, seeds=args.seeds, series_links=drawn, show=countdown)
             )
-            found.append(Measured(scores, tuple(series)))
+            _say_void(found[-1][0])
         return found
+    if line := busy():
+        note(f"distrlcc: {line}")
     _end_on_signals()
     left = len(contenders) * args.seeds * sum(scenario.duration_s for scenario in scenarios)
 
@@ -318,21 +327,30 @@ def _measure(
         left -= seconds
 
     for contender in contenders:
-        measured = evaluate_emulated(
+        scores, series = evaluate_emulated(
             contender,
             scenarios,
             seeds=args.seeds,
             others=args.others,
             series_links=drawn,
+            retries=args.retries,
             show=show,
         )
-        for line in (*measured.late, *measured.failures):
-            note(f"distrlcc: {line}")
-        found.append(measured)
-    failures = [line for one in found for line in one.failures]
-    if len(failures) == len(contenders) * len(scenarios) * args.seeds:
-        raise LinkError(f"no run succeeded: {failures[0]}")
+        _say_void(scores)
+        found.append((scores, series))
+    void = [run for scores, _ in found for run in scores.void()]
+    shape = len(contenders) * len(scenarios) * args.seeds
+    if len(void) == shape and not any(run.figures for run in void):
+        raise LinkError(f"no run succeeded: {void[0]}")
     return found
+
+
+def _say_void(scores: SchemeScores) -> None:
+    void = scores.void()
+    for run in void[:_MOST_LINES]:
+        note(f"distrlcc: {run}")
+    if len(void) > _MOST_LINES:
+        note(f"distrlcc: {len(void) - _MOST_LINES} more of its runs do not count")
 
 
 def _notes(

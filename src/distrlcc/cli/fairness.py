@@ -72,4 +72,4 @@ def run(args: Namespace) -> int:
 
         page = write_fairness(args.out, rows, command=command_line())
         print(f"report: {page}", file=out.file)
-    return 0
+    return int(any(row.void for row in rows))

@@ -103,7 +103,7 @@ _ABOUT = {
         "shared-4": "four agents that join one after another",
         "shared-rtt": "two agents, one with four times the other's RTT",
         "beside-cubic": "an agent beside a flow of CUBIC",
-        "beside-bbr": "an agent beside a flow of BBR",
+        "beside-bbr": "an agent beside a flow of BBRv1",
     },
     "schemes": {
         "oracle": "knows the link, and holds the window that fills it",
@@ -145,14 +145,16 @@ def run_policies(args: Namespace) -> int:
         right = head in ("kB", "power")
         table.add_column(head, justify="right" if right else "left", no_wrap=head == "policy")
     for name, path in shipped_policies().items():
-        spec, size = load_policy(path).spec, path.stat().st_size
+        policy, size = load_policy(path), path.stat().st_size
+        spec = policy.spec
         # Power by suite; shown is the first at the policy's own preference.
         row = rows.get(name)
         labels = [] if row is None else [k for k, found in row.scores.items() if "power" in found]
         power = {label: row.of_shipped(label, "power") for label in labels if row is not None}
         wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
-        listed.append({"name": name, "file": str(path), "bytes": size, "power": power})
+        told = {"name": name, "file": str(path), "bytes": size, "acting": policy.acting}
+        listed.append(told | {"power": power})
         scored = (suite, f"{power[suite]:.3f}" if suite else "")
         cells = (spec.network_text, spec.observation, spec.action, f"{size / 1e3:.0f}")
         table.add_row(name, *cells, *scored)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.files import require_output, write_output
@@ -48,6 +49,8 @@ def run(args: Namespace) -> int:
     for path in (args.out, table):
         require_output(path, args.summary)
     summary, series = read(args.summary)
+    for line in (*summary.void_notes(), *summary.link_notes()):
+        note(f"distrlcc: {line}")
     figure, text = draw(args.kind, summary, series, args.metric or "power", args.link)
     write_output(args.out, encode(figure, kind))
     write_output(table, text.encode())

@@ -8,8 +8,8 @@ Links are of a constant rate that changes, or whose delay does; a flow is alone 
 
 from __future__ import annotations
 
-import math
 from argparse import Namespace
+from typing import Any
 
 from distrlcc.cli.evaluate import add_contenders, contenders_of
 from distrlcc.cli.output import Countdown, add_json, console, counted, emit_json
@@ -29,8 +29,8 @@ def run(args: Namespace) -> int:
     import numpy as np
 
     from distrlcc.evaluation.recovery import recoveries, recovery_scores
-    from distrlcc.evaluation.scores import RECOVERY_METRICS
-    from distrlcc.evaluation.summary import interval_table
+    from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
+    from distrlcc.evaluation.summary import figure, interval_table, tail_rows
     from distrlcc.sim.suites import check_agents, load_suite
 
     # All that can be refused is refused before the first run.
@@ -52,13 +52,22 @@ def run(args: Namespace) -> int:
             "--suite dynamic"
         )
     # The runs, a table, and JSON, in which None stands for never.
-    finite, rows, links = {}, [], counted(scenarios)
+    finite, rows, links, void = dict[str, Any](), list[Any](), counted(scenarios), list[str]()
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
-        found = recovery_scores(contender, scenarios)
-        cells = [(m.text(found[m.key]), "") for m in RECOVERY_METRICS]
-        rows.append((contender.name, contender.learned, cells))
-        finite[contender.name] = {k: None if math.isinf(v) else v for k, v in found.items()}
-    heads = ["scheme", *(m.title for m in RECOVERY_METRICS)]
-    console(args.json).print(interval_table(f"{changes} changes on {links}", heads, rows))
+        (found, why), name = recovery_scores(contender, scenarios), shown(contender.name)
+        told = finite[contender.name] = dict[str, Any]()
+        for end in ("mean", "p10", "worst"):
+            for key, values in found.items():
+                told[key if end == "mean" else f"{end}_{key}"] = figure(getattr(values, end))
+        style = "bold" * contender.learned
+        if why:
+            void.append(f"{name} does not count: {why}.")
+            style, name = "strike", f"{name} (void)"
+            told["void"] = why
+        rows.append((name, style, [found[m.key].texts(m) for m in RECOVERY_METRICS]))
+        rows += tail_rows(found, RECOVERY_METRICS)
+    heads, title = ["scheme", *(m.title for m in RECOVERY_METRICS)], f"{changes} changes on {links}"
+    caption = "\n".join(void) or None
+    console(args.json).print(interval_table(title, heads, rows, caption=caption))
     emit_json(args.json, finite)
-    return 0
+    return int(bool(void))

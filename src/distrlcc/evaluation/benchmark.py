@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
+
+import numpy as np
 
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness_summary import measure
 from distrlcc.evaluation.recovery import recovery_scores
 from distrlcc.evaluation.runner import evaluate
-from distrlcc.evaluation.scores import (
-    FAIRNESS_METRICS,
-    METRICS,
-    RECOVERY_METRICS,
-    Metric,
-    defined_mean,
-)
+from distrlcc.evaluation.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric
+from distrlcc.evaluation.summary import MeanInterval, over_links
 from distrlcc.sim.suites import load_suite, trace_suite
 
 ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
@@ -58,17 +56,28 @@ class Benchmark:
             + ("" if self.prefer is None else f"{PREFER}{self.prefer:g}")
         )
 
-    def scores(self, contender: Contender) -> dict[str, float]:
-        """Return a contender's means over the links, those without a value left out."""
+    def means(self, contender: Contender) -> dict[str, float]:
+        """Return a contender's means over the links; NaN where a run does not count."""
+        return {key: found.mean for key, found in self.scores(contender)[0].items()}
+
+    def scores(self, contender: Contender) -> tuple[dict[str, MeanInterval], str]:
+        """Return a contender's means over the links with their tails, and why they are void.
+
+        Links without a value are left out. All are NaN where a run does not count.
+        """
         suite = trace_suite([self.suite]) if self.is_trace else load_suite(self.suite)
         scenarios = suite.scenarios("test", self.links)
         if self.metrics == RECOVERY:
             return recovery_scores(contender, scenarios)
         if {"jain", "share"} & set(self.metrics):
-            found = measure(contender, self.suite, scenarios).overall
-            return {metric: found[metric].mean for metric in self.metrics}
-        measured, _ = evaluate(contender, scenarios)
-        return {metric: defined_mean(measured.figures[metric]) for metric in self.metrics}
+            shared = measure(contender, self.suite, scenarios)
+            return {m: shared.overall[m] for m in self.metrics}, "".join(map(str, shared.void[:1]))
+        found, _ = evaluate(contender, scenarios)
+        metrics = [known_metric(key, self.metrics) for key in self.metrics]
+        void = found.void()
+        values = found.values(metrics)
+        values = np.full_like(values, math.nan) if void else values
+        return over_links(metrics, values), "".join(map(str, void[:1]))
 
 
 def known_metric(key: str, beside: Collection[str]) -> Metric:

@@ -20,6 +20,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
+from distrlcc.evaluation.scores import DISPLAY_NAMES
 from distrlcc.net.kernel_tcp import KernelControl
 from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.plugins import is_reference, short
@@ -215,6 +216,7 @@ def distinct(contenders: Iterable[Contender]) -> list[Contender]:
     contenders = list(contenders)
     ours = [not (one.learned or one.reference or one.program[0]) for one in contenders]
     taken = {one.name for one, is_ours in zip(contenders, ours, strict=True) if is_ours}
+    taken |= set(DISPLAY_NAMES)  # what is shown as ours is ours
     for place, one in enumerate(contenders):
         while not ours[place] and one.name in taken:
             contenders[place] = one = replace(one, name=f"{one.name}'")

@@ -2,17 +2,20 @@
 
 A policy or one of our schemes sends over UDP as ``distrlcc send`` does; ``kernel-cubic`` and the
 like are the kernel's own TCP; ``cmd:`` is someone else's program. All are scored by the emulated
-link's log, so that they differ only in what they put on the link.
+link's log, so that they differ only in what they put on the link. A run that does not count is run
+again: it failed, a sender was late, or next to nothing was acknowledged.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,23 +27,36 @@ import msgspec
 import numpy as np
 
 from distrlcc.config import to_toml
-from distrlcc.errors import ConfigError, LinkError, OutputError, TraceError
+from distrlcc.errors import ConfigError, DistrlccError, LinkError, OutputError
 from distrlcc.evaluation.contender import Contender, rival
 from distrlcc.evaluation.flow_log import link_series, read_flow_log, read_sender_log, score_log
-from distrlcc.evaluation.runner import LEAST_SECONDS, reseed
-from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, SchemeScores, Series
+from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, reseed
+from distrlcc.evaluation.scores import (
+    COUNTED,
+    METRICS,
+    NO_NUMBER,
+    SENDER_METRICS,
+    SchemeScores,
+    Series,
+)
 from distrlcc.limits import limits
 from distrlcc.net.command import ENDED
 from distrlcc.net.command_group import BASE, ERROR, Part
 from distrlcc.net.direction import FULL_BYTES
-from distrlcc.net.flow_record import MOST_LATE
+from distrlcc.net.flow_record import MOST_LATE, Ticker
 from distrlcc.net.link_config import require_plain_link
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.types import NANOSECONDS
 
 FIRST_PORT = 24_730
 """Port of the first flow's receiver, which nothing uses by default; the others' follow it."""
-ATTEMPTS = 2
+RETRIES = 2
+"""How often a run that does not count is run again."""
+LEAST_PACKETS = 10
+"""A run that delivers fewer after its first second does not count."""
+_BUSY_SHARE, _BUSY_TICKS, _BUSY_STEP_NS = 0.05, 50, 10_000_000
+"""Share of late timers, and of CPU time taken by other guests, that makes a host busy."""
 _SILENCE = "30"
 """How long a sender sends on into an outage of the link, s."""
 _MOST_PATIENCE_SECONDS = 3600
@@ -298,33 +314,49 @@ def run_emulation(words: Sequence[str], seconds: float) -> None:
         raise LinkError((reasons or lines[-1:] or [f"exit code {done.returncode}"])[0])
 
 
-@dataclass(frozen=True)
-class LateRun:
-    """A run whose senders did not keep their time, so that its figures do not count."""
+def busy() -> str:
+    """Return a sentence that says how busy this machine is; empty: not too busy to measure.
 
-    contender: str
-    link: str
-    share: float
-    """Share of the steps that were more than 1 ms late, of the worst flow."""
+    It takes half a second, in which timers of 10 ms run as a sender's do.
+    """
+    # Timers that fire late, and CPU time that a hypervisor gives to others (/proc/stat, steal).
+    ticker = Ticker(now=time.monotonic_ns(), step=_BUSY_STEP_NS)
+    before = _cpu_times()
+    while ticker.count < _BUSY_TICKS:
+        time.sleep(max(ticker.due - time.monotonic_ns(), 0) / NANOSECONDS)
+        ticker.tick(now=max(time.monotonic_ns(), ticker.due), step=_BUSY_STEP_NS)
+    spent = [b - a for a, b in zip(before, _cpu_times(), strict=True)]
+    stolen = spent[7] / max(sum(spent[:8]), 1) if len(spent) > 7 else 0.0
+    # Processes that ran in the last minute, beside the processors for them.
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    late = ticker.late_share()
+    if load <= 0.75 * cores and max(late, stolen) <= _BUSY_SHARE:
+        return ""
+    return (
+        f"this machine is busy: load {load:.1f} on {cores} core{'s' * (cores != 1)}, {late:.0%} of "
+        f"timers late, {stolen:.0%} of CPU time taken by other guests; senders may be late, and a "
+        "run whose sender is late does not count: end other programs"
+    )
 
-    def __str__(self) -> str:
+
+def _cpu_times() -> list[int]:
+    """Return what the processors did since the machine's start, by kind, in ticks."""
+    return list(map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:]))
+
+
+def why_void(run: RealRun, seconds: float) -> str:
+    """Return why a run whose scored part lasts so many seconds does not count; empty: it does."""
+    packets = run.figures["throughput_mbps"] / MBIT * seconds
+    if run.late_share > MOST_LATE:
         return (
-            f"{self.contender} on {self.link}: {self.share:.1%} of a flow's steps were more than "
-            "1 ms late; this machine was too busy for its figures to count"
+            f"{run.late_share:.1%} of a flow's steps were more than 1 ms late; this machine was "
+            "too busy"
         )
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a contender's runs gave."""
-
-    scores: SchemeScores
-    """``[L, S]``; NaN where a run failed."""
-    series: tuple[Series, ...]
-    """Series of the links asked for whose first run did not fail."""
-    late: tuple[LateRun, ...] = ()
-    failures: tuple[str, ...] = ()
-    """A sentence on each run that failed each time that it was tried."""
+    if not all(math.isfinite(run.figures[key]) for key in COUNTED):
+        return NO_NUMBER
+    if packets < LEAST_PACKETS:
+        return f"{packets:.0f} packets arrived after the first second; expected {LEAST_PACKETS}"
+    return ""
 
 
 def evaluate_emulated(
@@ -334,45 +366,46 @@ def evaluate_emulated(
     seeds: int = 1,
     others: str | None = None,
     series_links: tuple[int, ...] = (),
+    retries: int = RETRIES,
     show: Callable[[str, float], None] = lambda _, __: None,
-) -> Measured:
-    """Measure a contender as each link's first flow, in real time; a failed run once more.
+) -> tuple[SchemeScores, list[Series]]:
+    """Measure a contender as each link's first flow, in real time.
 
     Seeds and series are as in `distrlcc.evaluation.runner.evaluate`, ``others`` as in
-    `distrlcc.evaluation.contender.rival`; ``show`` is called with a line on each run, and
-    its length, s.
+    `distrlcc.evaluation.contender.rival`. A run that does not count is run again up to ``retries``
+    times. ``show`` is called with a line on each run, and its length, s.
 
     Raises:
         ConfigError: A flow cannot send real packets.
     """
-    # Each link once per seed; what fails is tried once more, and then left out.
+    # Each link once per seed, until a run counts.
     shape = len(scenarios), seeds
     columns = {m.key: np.full(shape, np.nan) for m in METRICS + SENDER_METRICS}
-    series, late, failures = list[Series](), list[LateRun](), list[str]()
+    series, reasons = list[Series](), dict[tuple[int, int], str]()
     for place, scenario in enumerate(scenarios):
         for seed in range(seeds):
             run, reason = f"{contender.name} on {scenario.name}", ""
             show(f"{run}, {scenario.duration_s:g} s", scenario.duration_s)
             seeded = reseed(scenario, seed)
             flows = real_flows(seeded, contender, others)
-            for attempt in range(ATTEMPTS):
+            for attempt in range(1 + retries):
                 if attempt:
                     show(f"{run}, once more ({reason})", scenario.duration_s)
                 try:
                     done = run_link(seeded, flows)
-                except (LinkError, OutputError, TraceError) as error:
-                    reason = str(error)
+                except (DistrlccError, OSError, ValueError, LookupError) as error:  # torn logs
+                    reason = f"it failed: {error}"
                     continue
+                # The figures of a run that does not count are kept, to be shown as such.
                 for key, value in done.figures.items():
                     columns[key][place, seed] = value
-                if place in series_links and seed == 0:
-                    series.append(done.series)
-                if done.late_share > MOST_LATE:
-                    late.append(LateRun(contender.name, scenario.name, done.late_share))
-                break
-            else:
-                failures.append(f"{run} failed: {reason}")
+                reason = why_void(done, flows[0].seconds - min(WARMUP_S, flows[0].seconds / 2))
+                if not reason:
+                    if place in series_links and seed == 0:
+                        series.append(done.series)
+                    break
+            if reason:
+                reasons[place, seed] = reason
     # What was measured; a run that failed has no figures.
     links = tuple(scenario.name for scenario in scenarios)
-    scores = SchemeScores(contender.name, links, columns, contender.learned)
-    return Measured(scores, tuple(series), tuple(late), tuple(failures))
+    return SchemeScores(contender.name, links, columns, contender.learned, reasons), series

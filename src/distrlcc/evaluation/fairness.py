@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.runner import MBIT, WARMUP_S, reseed, simulate
-from distrlcc.evaluation.scores import BUCKET_S, defined_mean
+from distrlcc.evaluation.scores import BUCKET_S, FAIRNESS_METRICS, defined_mean
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray
@@ -65,6 +65,8 @@ class SharedRun:
     """Each flow's round trip without a queue, ``[F]``, in the mean over time."""
     stops_s: FloatArray
     """When each flow stopped, was complete, or the scenario was over, s ``[F]``."""
+    broken: str = ""
+    """Why the run does not count, as `distrlcc.evaluation.runner.simulate` says; empty: it does."""
 
     @property
     def agents(self) -> int:
@@ -87,8 +89,8 @@ def run_shared(
     flows = np.zeros((len(_FLOW), count, n_flows, buckets))
     links = np.zeros((3, count, buckets))  # capacity, used, base RTT * capacity
     everyone, counted = np.arange(count), np.zeros((len(_FLOW), count, n_flows))
-    complete = np.full(count * n_flows, np.nan)
-    for then, _ in simulate(contender, batch, seeded, seed):
+    complete, broken = np.full(count * n_flows, np.nan), [""] * count
+    for then, _ in simulate(contender, batch, seeded, seed, broken):
         running = then < ends
         bucket = np.minimum((then / (BUCKET_S * NANOSECONDS) + 1e-6).astype(int), buckets - 1)
         # What the step added; some columns count from the beginning on.
@@ -113,9 +115,8 @@ def run_shared(
         waited = queueing / NANOSECONDS
         stops = [min(math.inf if f.stop_s is None else f.stop_s, end) for f in scenario.flows]
         stops_s = np.fmin(stops, complete.reshape(count, n_flows)[n, : len(stops)])
-        found.append(
-            SharedRun(scenario, acked, waited, sent, dropped, capacity, used, base, stops_s)
-        )
+        sums = acked, waited, sent, dropped, capacity, used
+        found.append(SharedRun(scenario, *sums, base, stops_s, broken[n]))
     return found
 
 
@@ -154,7 +155,12 @@ def settled(run: SharedRun, windows: int) -> NDArray[np.bool_]:
 
 
 def fairness_of(run: SharedRun) -> dict[str, float]:
-    """Return one run's scores by `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
+    """Return one run's scores by `FAIRNESS_METRICS`; NaN where there is nothing to measure.
+
+    All are NaN of a run that does not count.
+    """
+    if run.broken:
+        return dict.fromkeys((m.key for m in FAIRNESS_METRICS), math.nan)
     rates = windowed_rates(run)
     calm = settled(run, rates.shape[1])
     times = convergence_times(run)

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from distrlcc.evaluation.bootstrap import CONFIDENCE, mean_intervals
+from distrlcc.evaluation.bootstrap import CONFIDENCE
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness import SharedRun, fairness_of, run_shared, running_rates
-from distrlcc.evaluation.scores import FAIRNESS_METRICS, Metric, defined_mean
-from distrlcc.evaluation.summary import MeanInterval, by_metric, figure, interval_table
+from distrlcc.evaluation.scores import FAIRNESS_METRICS, Metric, VoidRun, defined_mean, shown
+from distrlcc.evaluation.summary import (
+    MeanInterval,
+    figure,
+    interval_table,
+    over_links,
+    tail_rows,
+    void_note,
+)
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
 
@@ -33,16 +41,31 @@ class SuiteFairness:
     """``[M, L, S]``, in the order of `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
     runs: tuple[SharedRun, ...]
     """Those of the first seed, one for each link."""
+    void: tuple[VoidRun, ...] = ()
+    """Runs that do not count; with any the contender has no means on this suite."""
 
     @property
-    def overall(self) -> dict[str, MeanInterval]:
-        """Means over links and seeds, with intervals, by metric."""
-        return by_metric(FAIRNESS_METRICS, mean_intervals(self.values))
+    def name(self) -> str:
+        """The contender's name as shown."""
+        return shown(self.contender) + " (void)" * bool(self.void)
 
-    def cells(self, metrics: Sequence[Metric]) -> list[tuple[str, str]]:
-        """Return means and half widths as shown."""
-        overall = self.overall
-        return [overall[m.key].texts(m) for m in metrics]
+    @cached_property
+    def overall(self) -> dict[str, MeanInterval]:
+        """Means over links and seeds, with intervals and tails, by metric."""
+        values = np.full_like(self.values, math.nan) if self.void else self.values
+        return over_links(FAIRNESS_METRICS, values)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what does not count, and on the links that means leave out."""
+        _, links, seeds = self.values.shape
+        said = [void_note(self.void, links * seeds)] if self.void else []
+        for m, values in zip(FAIRNESS_METRICS, self.values, strict=True):
+            lacking = int((~np.isfinite(values)).all(axis=1).sum())
+            if 0 < lacking < links and m.key in ("jain", "share") and not self.void:
+                rest = f"{lacking} of {links} links, where nothing was delivered or no window is"
+                said.append(f"{self.name} on {self.suite}: {m.label} leaves out {rest} settled.")
+        return said
 
 
 def measure(
@@ -54,7 +77,14 @@ def measure(
     values = np.array(
         [[[one[m.key] for one in row] for row in scores] for m in FAIRNESS_METRICS]
     ).swapaxes(1, 2)
-    return SuiteFairness(contender.name, contender.learned, suite, values, tuple(by_seed[0]))
+    void = tuple(
+        VoidRun(contender.name, run.scenario.name, seed, run.broken)
+        for seed, runs in enumerate(by_seed)
+        for run in runs
+        if run.broken
+    )
+    name, learned = contender.name, contender.learned
+    return SuiteFairness(name, learned, suite, values, tuple(by_seed[0]), void)
 
 
 def shown_metrics(rows: Sequence[SuiteFairness]) -> list[Metric]:
@@ -66,11 +96,17 @@ def shown_metrics(rows: Sequence[SuiteFairness]) -> list[Metric]:
 def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
     """Return a suite's table for a terminal: a row for each contender, learned ones bold."""
     links, seeds = rows[0].values.shape[1:]
-    shown = shown_metrics(rows)
+    metrics = shown_metrics(rows)
+    lines: list[tuple[str, str, Sequence[tuple[str, str]]]] = []
+    for row in rows:
+        style = "strike" if row.void else "bold" * row.learned
+        lines.append((row.name, style, [row.overall[m.key].texts(m) for m in metrics]))
+        lines += tail_rows(row.overall, metrics)
     return interval_table(
         f"{suite}: {links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each",
-        ["flows", *(m.title for m in shown)],
-        [(row.contender, row.learned, row.cells(shown)) for row in rows],
+        ["flows", *(m.title for m in metrics)],
+        lines,
+        caption="\n".join(line for row in rows for line in row.notes) or None,
     )
 
 
@@ -80,7 +116,8 @@ def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:
     for row in rows:
         suites.setdefault(row.suite, {})[row.contender] = {
             "learned": row.learned,
-            "overall": {key: value.to_json() for key, value in row.overall.items()},
+            "overall": {key: value.to_json(tails=True) for key, value in row.overall.items()},
+            "void_runs": [asdict(run) for run in row.void],
             "links": {
                 run.scenario.name: _link(run, row.values[:, n]) for n, run in enumerate(row.runs)
             },

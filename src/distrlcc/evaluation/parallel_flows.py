@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from distrlcc.errors import LinkError, OutputError, TraceError
+from distrlcc.errors import DistrlccError
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.emulated import ATTEMPTS, RealFlow, emulation, run_emulation
+from distrlcc.evaluation.emulated import RealFlow, emulation, run_emulation
 from distrlcc.evaluation.fairness import fairness_of, jain_index, run_shared
 from distrlcc.evaluation.flow_log import read_flow_log, score_log
 from distrlcc.evaluation.runner import MBIT, WARMUP_S
-from distrlcc.evaluation.scores import BUCKET_S
+from distrlcc.evaluation.scores import BUCKET_S, shown
 from distrlcc.evaluation.summary import figure
 from distrlcc.sim.scenario import Flow, Link, Scenario
 
@@ -68,7 +68,7 @@ class ParallelFlows:
         return {"sender": self.sender, "flows": self.flows, **told}
 
     def __str__(self) -> str:
-        said = f"{self.flows} flow{'s' * (self.flows > 1)} of {self.sender}"
+        said = f"{self.flows} flow{'s' * (self.flows > 1)} of {shown(self.sender)}"
         for world, one in (("", self.emulated), ("; simulated ", self.simulated)):
             if one is not None:
                 mbps, rtt, lost, jain = one.texts()
@@ -78,24 +78,28 @@ class ParallelFlows:
 
 
 def measure_parallel(
-    contenders: Sequence[Contender], counts: Sequence[int], show: Callable[[str], None]
+    contenders: Sequence[Contender],
+    counts: Sequence[int],
+    show: Callable[[str], None],
+    retries: int,
 ) -> tuple[list[ParallelFlows], list[str]]:
     """Measure each of the kernel's senders as so many flows at once on `LINK`.
 
-    ``show`` is called with a line on each run.
+    ``show`` is called with a line on each run; one that failed is run again up to ``retries``
+    times.
 
     Returns:
-        The runs, and a sentence on each that failed twice.
+        The runs, and a sentence on each that failed each time.
     """
     found, failures = list[ParallelFlows](), list[str]()
     for count, contender in product(counts, contenders):
         flows = tuple(Flow("agent") for _ in range(count))
         scenario, reason = Scenario(f"{count} flows", LINK, flows, SECONDS), ""
-        for _ in range(ATTEMPTS):
+        for _ in range(1 + retries):
             show(f"{contender.name}, {count} at once, {SECONDS:g} s{reason}")
             try:
                 real, model = _emulated(scenario, contender), contender.simulated()
-            except (LinkError, OutputError, TraceError) as error:
+            except (DistrlccError, OSError, ValueError, LookupError) as error:  # torn logs
                 reason = f" ({error})"
                 continue
             simulated = None if model is None else _simulated(scenario, model)

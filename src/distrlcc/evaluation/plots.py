@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluation.figures import LIGHT, STYLE, Look, Theme, looks, panels
 from distrlcc.evaluation.runner import MBIT
-from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric
+from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric, shown
 from distrlcc.evaluation.summary import MeanInterval, Summary
 from distrlcc.plugins import short
 from distrlcc.types import FloatArray
@@ -92,7 +92,7 @@ def time_series(
                 "ls": _DASHES if one.scheme == "oracle" else "-",
                 "solid_joinstyle": "round",
             }
-            upper.plot(one.time_s, one.rate_mbps, label=one.scheme, **form)
+            upper.plot(one.time_s, one.rate_mbps, label=shown(one.scheme), **form)
             lower.plot(one.time_s, one.queueing_delay_ms, **form)
             for axes, values in zip(others, own.values(), strict=True):
                 axes.plot(one.time_s, values[place], **form)
@@ -105,7 +105,7 @@ def time_series(
         _time_axis(figure, edges)
         # Policies first, then the link, then the rest, over the whole width.
         handles, names = upper.get_legend_handles_labels()
-        learned = {s.scheme for s in series if s.learned}
+        learned = {shown(s.scheme) for s in series if s.learned}
         order = sorted(range(len(names)), key=lambda i: (names[i] not in learned, i))
         legend(figure, [handles[i] for i in order], [names[i] for i in order], theme)
     return figure
@@ -115,7 +115,9 @@ def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
     """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
     flows = run.scenario.flows
     names = [
-        (f"{contender} {k + 1}", True) if flow.scheme == "agent" else (short(flow.scheme), False)
+        (f"{shown(contender)} {k + 1}", True)
+        if flow.scheme == "agent"
+        else (short(flow.scheme), False)
         for k, flow in enumerate(flows)
     ]
     style = looks(names, theme)
@@ -133,7 +135,7 @@ def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
         upper.plot(middles, fair, color=theme.muted, lw=0.9, ls=_DASHES, label="equal share")
         for (name, learned), rate in zip(names, rates, strict=True):
             width = 1.4 if learned else 1.0
-            upper.plot(middles, rate, color=style[name].color, lw=width, label=name)
+            upper.plot(middles, rate, color=style[name].color, lw=width, label=shown(name))
         upper.set_ylim(0, 1.08 * float(capacity.max()))
         lower.plot(middles, jain_index(rates), color=theme.ink, lw=1.2)
         lower.set_ylim(1.0 / max(len(flows), 2) - 0.02, 1.02)
@@ -172,7 +174,7 @@ def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
         if len(losses):
             found[0].plot(losses, np.zeros_like(losses), "|", color=LIGHT.muted, ms=5)
         ticks = "; ticks: packets lost" if len(losses) else ""
-        found[0].set_title(f"{name}{ticks}", fontsize=8, loc="left", color=LIGHT.ink)
+        found[0].set_title(f"{shown(name)}{ticks}", fontsize=8, loc="left", color=LIGHT.ink)
         _time_axis(figure, edges)
     return figure
 
@@ -215,7 +217,7 @@ def _cross(
     size = 13 if look.learned and look.marker == "*" else 9 if look.learned else 6.5
     edge = {"mec": theme.background, "mew": 0.7}
     point: dict[str, Any] = {"ls": "none", "marker": look.marker, "ms": size, **edge}
-    axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, label=name, **point)
+    axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, label=shown(name), **point)
 
 
 def _delay_axis(axes: Axes, intervals: Sequence[MeanInterval]) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,15 @@ from matplotlib.figure import Figure
 from distrlcc.errors import ConfigError, reading
 from distrlcc.evaluation.figures import LIGHT, STYLE, looks, panels
 from distrlcc.evaluation.plots import legend, scatter, time_series
-from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, Metric, Series, metric
+from distrlcc.evaluation.scores import (
+    METRICS,
+    SENDER_METRICS,
+    Metric,
+    Series,
+    VoidRun,
+    metric,
+    shown,
+)
 from distrlcc.evaluation.summary import MeanInterval, SchemeSummary, Summary, figure
 from distrlcc.types import FloatArray
 
@@ -33,12 +41,20 @@ class _Scheme:
 
 
 @dataclass(frozen=True)
+class _LeftOut:
+    scenario: str
+    schemes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _File:
     format: str
     seeds: int
     common_scenarios: int
     schemes: dict[str, _Scheme]
     without_runs: list[str]
+    left_out_scenarios: list[_LeftOut] = field(default_factory=list)
+    void_runs: list[VoidRun] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
 
 
@@ -70,9 +86,11 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
         for name, one in file.schemes.items()
     )
     links = tuple(schemes[0].scenarios)
-    without = tuple(file.without_runs)
+    without, void = tuple(file.without_runs), tuple(file.void_runs)
+    left_out = {one.scenario: one.schemes for one in file.left_out_scenarios}
     metrics = METRICS + tuple(m for m in SENDER_METRICS if m.key in schemes[0].overall)
-    summary = Summary(schemes, links, file.seeds, file.common_scenarios, {}, without, metrics)
+    common = file.common_scenarios
+    summary = Summary(schemes, links, file.seeds, common, left_out, without, metrics, void)
     return summary, file.series
 
 
@@ -80,6 +98,9 @@ def _check(file: _File) -> None:
     """Raise a `ValueError` where something is missing, or of another length than it must be."""
     if file.format != "distrlcc-summary" or not file.schemes:
         raise ValueError(f"format {file.format!r}, {len(file.schemes)} schemes")
+    links = [list(scheme.scenarios) for scheme in file.schemes.values()]
+    if any(each != links[0] for each in links):
+        raise ValueError("its schemes have different scenarios")
     for name, scheme in file.schemes.items():
         for values in (scheme.overall, *scheme.scenarios.values()):
             if lacking := {m.key for m in METRICS} - set(values):
@@ -105,12 +126,16 @@ def _floats(_: type, values: object) -> FloatArray:
 
 
 def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
-    """Return each scheme's means of a metric, as shown, on the links that have one."""
+    """Return each scheme's means of a metric, as shown, on the links on which a run of all counts.
+
+    Where there are none such, each scheme's are on those that it has.
+    """
+    apart = summary.left_out if summary.common else {}
     found = {
         one.scheme: {
             link: of.scale * values[of.key].mean
             for link, values in one.scenarios.items()
-            if math.isfinite(values[of.key].mean)
+            if math.isfinite(values[of.key].mean) and link not in apart
         }
         for one in summary.schemes
     }
@@ -163,14 +188,16 @@ def _distributions(
         if kind == "cdf":
             for name, found in values.items():
                 width = 1.8 if style[name].learned else 1.1
-                axes.ecdf(list(found.values()), label=name, color=style[name].color, lw=width)
+                axes.ecdf(
+                    list(found.values()), label=shown(name), color=style[name].color, lw=width
+                )
             axes.set_xlabel(of.title)
             axes.set_ylabel("share of links")
             legend(figure, *axes.get_legend_handles_labels(), LIGHT)
         else:
             boxes = axes.boxplot(
                 [list(found.values()) for found in values.values()],
-                tick_labels=list(values),
+                tick_labels=list(map(shown, values)),
                 whis=(5, 95),
                 showfliers=False,
                 patch_artist=True,
@@ -184,10 +211,12 @@ def _distributions(
 
 def _scatter_csv(summary: Summary) -> str:
     keys = ("throughput_mbps", "p95_queueing_delay_ms")
-    head = ["scheme", *(f"{key} {part}" for key in keys for part in ("mean", "low", "high"))]
+    parts = [each.name for each in fields(MeanInterval)]
+    head = ["scheme", *(f"{key} {part}" for key in keys for part in parts)]
     rows = [
         [one.scheme, *(x for key in keys for x in astuple(one.overall[key]))]
         for one in summary.schemes
+        if one.scheme not in summary.without_runs
     ]
     return _csv(head, rows)
 

@@ -15,6 +15,8 @@ import numpy as np
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.runner import simulate
+from distrlcc.evaluation.scores import RECOVERY_METRICS
+from distrlcc.evaluation.summary import MeanInterval, by_metric
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
@@ -24,30 +26,42 @@ HOLD_RTTS = 1.0
 GOAL_RTTS = 5.0
 
 
-def recovery_times(contender: Contender, scenarios: list[Scenario]) -> FloatArray:
+def recovery_times(
+    contender: Contender, scenarios: list[Scenario], broken: list[str] | None = None
+) -> FloatArray:
     """Measure the C changes of constant-rate links on which one flow is alone, round trips ``[C]``.
 
-    Infinite is a sender that did not recover before the next change.
+    Infinite is a sender that did not recover before the next change. ``broken``, ``[L]``, takes why
+    a link's times do not count.
     """
     config = contender.env_config()
     batch = LinkBatch(len(scenarios), config, with_labels=False, joining=True)
     times, inflight = [], []
-    for before, now in simulate(contender, batch, scenarios, 0):
+    broken = [""] * len(scenarios) if broken is None else broken
+    for before, now in simulate(contender, batch, scenarios, 0, broken):
         # After its scenario's end a link's time stands still, and its packets do not count.
         times.append(np.where(now > before, now / NANOSECONDS, math.inf))
         inflight.append(batch.stats().inflight.copy())
-    ends, held = np.array(times), np.array(inflight)
+    ends, held = (np.array(x).reshape(-1, len(scenarios)) for x in (times, inflight))
     found = [recoveries(s, ends[:, n], held[:, n]) for n, s in enumerate(scenarios)]
     return np.concatenate(found or [np.zeros(0)])
 
 
-def recovery_scores(contender: Contender, scenarios: list[Scenario]) -> dict[str, float]:
-    """Return the lower median of the times, RTTs, and the share within `GOAL_RTTS`."""
-    times = recovery_times(contender, scenarios)
-    return {
-        "recovery_rtts": float(np.quantile(times, 0.5, method="lower")),  # some are infinite
-        "recovered": float((times <= GOAL_RTTS).mean()),
-    }
+def recovery_scores(
+    contender: Contender, scenarios: list[Scenario]
+) -> tuple[dict[str, MeanInterval], str]:
+    """Return the lower median of the times, RTTs, and the share within `GOAL_RTTS`, with tails.
+
+    The tails are of changes, not of links. Returns also why all is NaN; empty: it is not.
+    """
+    broken = [""] * len(scenarios)
+    times, void = recovery_times(contender, scenarios, broken), next(filter(None, broken), "")
+    if void:
+        times = np.full(1, math.nan)
+    within = np.where(np.isnan(times), math.nan, times <= GOAL_RTTS)
+    found = [float(np.quantile(times, 0.5, method="lower")), float(within.mean())]  # some inf
+    rows = np.array([[mean, math.nan, math.nan] for mean in found])
+    return by_metric(RECOVERY_METRICS, rows, np.array([times, within])), void
 
 
 def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> FloatArray:
@@ -60,7 +74,7 @@ def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> Fl
     """
     rate, delay = scenario.link.rate_mbps, scenario.link.delay_ms
     assert rate is not None, "a trace has no BDP to come back to"
-    found, own = [], 1e-3 * scenario.flows[0].extra_rtt_ms
+    found, own = list[float](), 1e-3 * scenario.flows[0].extra_rtt_ms
     changes = [
         change
         for change in scenario.link.changes

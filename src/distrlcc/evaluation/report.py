@@ -43,6 +43,7 @@ from distrlcc.evaluation.scores import (
     SchemeScores,
     Series,
     metric,
+    shown,
 )
 from distrlcc.evaluation.sim_to_real import RTT_BOUND, THROUGHPUT_BOUND, WorldComparison
 from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, to_json
@@ -113,9 +114,10 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     page = _template("report.html.jinja").render(
         info=info,
         policies=[each.scheme for each in learned],
+        void=summary.void_notes(),
         summary=summary,
         scatter=svg_pictures(lambda theme: scatter(summary, theme=theme)),
-        tiles=[(metric(key), best.overall[key].texts(metric(key))) for key in _TILES if best],
+        tiles=[(metric(key), best.overall[key]) for key in _TILES if best],
         best_policy=best.scheme if best else "",
         rank=rivals.index(best.scheme) + 1 if best else 0,
         rivals=rivals,
@@ -143,10 +145,11 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
     Raises:
         OutputError: The folder cannot be written.
     """
-    # Of each contender the link with the most flows is drawn.
+    # Of each contender the link with the most flows is drawn, of those on which its run counts.
     runs: dict[str, list[SharedRun]] = {}
     for row in rows:
-        runs.setdefault(row.contender, []).extend(row.runs)
+        if counted := [run for run in row.runs if not run.broken]:
+            runs.setdefault(row.contender, []).extend(counted)
     files = {"fairness.json": _json(fairness_json(rows))}
     pictures = []
     for name, contender in zip(_file_names("fairness", runs), runs, strict=True):
@@ -201,6 +204,7 @@ def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["shown"] = shown
     environment.globals["date"] = f"{datetime.now(UTC):%Y-%m-%d}"
     text = resources.files("distrlcc.evaluation").joinpath(name).read_text("utf-8")
     return environment.from_string(text)
@@ -216,17 +220,25 @@ def _file_names(kind: str, names: Iterable[str]) -> list[str]:
     return unique_names([f"{kind}-{stem or 'unnamed'}" for stem in stems], "{}-{}")
 
 
-def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[tuple[str, str, bool]]:
-    """Return each scheme's mean and half width as shown, and whether it is the best, with ties."""
+def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[tuple[str, str, str]]:
+    """Return each scheme's mean and half width as shown, and how: best, with ties, or void."""
     means = [s.overall if link is None else s.scenarios[link] for s in summary.schemes]
     texts = [found[m.key].texts(m) for found in means]
+    # The oracle is no rival, and delays of some runs only are not the best.
     values = [
-        math.nan if mean == "-" or s.scheme == _NO_RIVAL else float(mean)
+        math.nan
+        if mean == "-" or s.scheme == _NO_RIVAL or (s.idle and m.better == "lower")
+        else float(mean)
         for s, (mean, _) in zip(summary.schemes, texts, strict=True)
     ]
     judge = {"higher": max, "lower": min}.get(m.better or "")
     best = judge(filter(math.isfinite, values), default=None) if judge else None
-    return [(*text, value == best) for text, value in zip(texts, values, strict=True)]
+    cells = [(*text, "best" * (v == best)) for text, v in zip(texts, values, strict=True)]
+    # What is struck through: there is no run that counts.
+    for place, s in enumerate(summary.schemes):
+        if s.scheme in summary.without_runs or s.scheme in summary.left_out.get(link or "", ()):
+            cells[place] = (m.text(summary.struck(s.scheme, m, link)), "", "void")
+    return cells
 
 
 def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:

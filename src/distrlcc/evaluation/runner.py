@@ -14,10 +14,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.schemes import LEDBAT
+from distrlcc.control.state import CWND
 from distrlcc.env.batch import LinkBatch
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums, share_of
+from distrlcc.plugins import blame
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.sim.suites import check_agents, with_scheme
@@ -29,6 +32,7 @@ WARMUP_S = 1.0
 STRETCH_S = 60.0
 SCHEME_STEP_MS = 50.0
 """Length of a step in which nothing is decided: schemes act on each acknowledgement."""
+BROKEN = "a user's scheme raised, or set a window or rate out of bounds, and sends no more"
 _MOST_RUNS = 1024
 """Runs in one call; more take memory and no less time."""
 LEAST_SECONDS = 0.1
@@ -64,18 +68,25 @@ def evaluate(
         for part in stretches(reseed(scenario, seed))
     ]
     counted = _Counted(seeds * len(scenarios))
+    broken = [""] * (seeds * len(scenarios))
     steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
     for first in range(0, len(runs), _MOST_RUNS):
         parts = runs[first : first + _MOST_RUNS]
-        for share in _run(contender, parts, counted, steps, first):
+        for share in _run(contender, parts, counted, broken, steps, first):
             show((first + share * len(parts)) / len(runs))
     figures = {
         name: values.reshape(seeds, len(scenarios)).T
         for name, values in _measure(counted, scenarios * seeds).items()
     }
-    series = [_series(contender, scenarios[link].name, kept) for link, kept in steps.items()]
     names = tuple(s.name for s in scenarios)
-    return SchemeScores(contender.name, names, figures, contender.learned), series
+    places = ((run % len(names), run // len(names), why) for run, why in enumerate(broken) if why)
+    reasons = {(link, seed): why for link, seed, why in places}
+    series = [
+        _series(contender, names[link], kept)
+        for link, kept in steps.items()
+        if (link, 0) not in reasons
+    ]
+    return SchemeScores(contender.name, names, figures, contender.learned, reasons), series
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -125,9 +136,16 @@ def reseed(scenario: Scenario, seed: int) -> Scenario:
 
 
 def simulate(
-    contender: Contender, batch: LinkBatch, scenarios: Sequence[Scenario], seed: int
+    contender: Contender,
+    batch: LinkBatch,
+    scenarios: Sequence[Scenario],
+    seed: int,
+    broken: list[str],
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
     """Run a scenario on each of a batch's L links, a contender as every agent.
+
+    ``broken``, ``[L]``, takes why a link's run does not count: a user's scheme is `BROKEN`, or
+    other code of a user's raised, which ends all runs.
 
     Yields:
         After each step: the links' times before and after it, ns ``[L]``, which stand still once a
@@ -143,11 +161,22 @@ def simulate(
     ends = np.array([float(round(s.duration_s * NANOSECONDS)) for s in scenarios])
     now, over = batch.simulator.links[:, col.NOW].astype(float), np.zeros(len(ends), bool)
     while not over.all():
-        if actor is None:
-            batch.advance()
-        else:
-            observation, _ = batch.step(actor.act(observation))
-            actor.reset(batch.active & ~batch.acted)
+        try:
+            if actor is None:
+                batch.advance()
+            else:
+                observation, _ = batch.step(actor.act(observation))
+                actor.reset(batch.active & ~batch.acted)
+        except (Exception, SystemExit) as error:
+            if not (why := blame(error)):
+                raise
+            broken[:] = [why] * len(broken)
+            return
+        # The window of such a scheme is 0 from then on, or until its next timeout.
+        flows, windows = batch.simulator.flows, batch.simulator.control[:, CWND]
+        theirs = (flows[:, col.SCHEME] > LEDBAT) & (flows[:, col.STARTED] > 0)
+        for flow in np.flatnonzero((theirs & (windows == 0)) | np.isnan(windows)):
+            broken[flow // batch.n_flows] = BROKEN
         before, now = now, np.where(over, ends, batch.simulator.links[:, col.NOW])
         yield before, now
         for link in np.flatnonzero((now >= ends) & ~over):
@@ -198,10 +227,13 @@ def _run(
     contender: Contender,
     parts: Sequence[tuple[int, Scenario]],
     counted: _Counted,
+    broken: list[str],
     steps: dict[int, list[FloatArray]],
     seed: int,
 ) -> Iterator[float]:
     """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names.
+
+    ``broken`` takes, by run, why it does not count; see `simulate`.
 
     A part is the number of the run that it counts for, seed by seed and link by link, and its link.
     ``seed`` chooses a sampling policy's draws. Yields, after each step, the share that is done.
@@ -223,7 +255,8 @@ def _run(
     sums = np.zeros((2, 6, count))
     everyone, runs = np.arange(count), np.array([run for run, _ in parts])
     drawn = {n: list[FloatArray]() for n, (run, _) in enumerate(parts) if run in steps}
-    for then, now in simulate(contender, batch, scenarios, seed):
+    parts_broken = [""] * count
+    for then, now in simulate(contender, batch, scenarios, seed, parts_broken):
         phase, running = (then >= warm).astype(int), (then >= starts) & (then < ends)
         view, stats = batch.view(), batch.stats()
         guarded = batch.windows.lowered * stats.duration
@@ -242,6 +275,8 @@ def _run(
         yield min(float(now.sum() / ends.sum()), 1.0)
     for total, summed in zip(counted.sums, sums, strict=True):
         np.add.at(total.T, runs, summed.T)
+    for run, why in zip(runs.tolist(), parts_broken, strict=True):
+        broken[run] = broken[run] or why
     for n, kept in drawn.items():
         steps[parts[n][0]] += kept
 
@@ -263,7 +298,7 @@ def _measure(counted: _Counted, scenarios: list[Scenario]) -> dict[str, FloatArr
     shared = np.array([len(s.flows) > 1 for s in scenarios])
     share = np.where(shared, acked / np.maximum(capacity, 1e-9), utilisation)
     return {
-        "throughput_mbps": acked * MBIT / seconds,
+        "throughput_mbps": acked * MBIT / np.maximum(seconds, 1e-9),
         "utilisation": utilisation,
         "first_second_utilisation": share_of(sums[0, 0], sums[0, 1]),
         "mean_queueing_delay_ms": queueing_ms,
@@ -273,7 +308,7 @@ def _measure(counted: _Counted, scenarios: list[Scenario]) -> dict[str, FloatArr
         "queueing_delay_rtt": queueing_ms / base_ms,
         "loss": (dropped + random_lost) / np.maximum(sent, 1),
         "excess_loss": dropped / np.maximum(sent, 1),
-        "guarded": guarded / seconds,
+        "guarded": guarded / np.maximum(seconds, 1e-9),
         "power": np.where(acked > 0, share * base_ms / mean_rtt, 0.0),
     }
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from distrlcc.evaluation.benchmark import (
@@ -20,8 +21,8 @@ from distrlcc.evaluation.benchmark import (
     known_metric,
 )
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.scores import Metric
-from distrlcc.evaluation.summary import figure, interval_table
+from distrlcc.evaluation.scores import Metric, shown
+from distrlcc.evaluation.summary import MeanInterval, figure, interval_table
 from distrlcc.sim.suites import BEST_CWND, trace_suite, unique_names
 
 _ALONE = (*ALONE, "guarded")
@@ -57,7 +58,7 @@ class Gate:
 
     def bounds(self, peers: Mapping[str, float]) -> tuple[float, float]:
         """Return the least and the greatest score that pass, beside schemes with these."""
-        low = max(peers.values()) if self.ahead else self.low
+        low = float(np.nanmax(list(peers.values()))) if self.ahead else self.low
         many = math.isfinite(self.times)
         return low, min(self.high, self.times * peers["cubic"]) if many else self.high
 
@@ -85,10 +86,11 @@ GATES: dict[tuple[str, str], Gate] = {
     ("shared-rtt", "jain"): Gate(0.94),
     ("flows-32", "jain"): Gate(0.95),
     ("flows-32", "excess_loss"): Gate(times=2.0),
-    ("beside-cubic", "share"): Gate(0.35, 0.65),
-    ("beside-bbr", "share"): Gate(0.25),
+    ("beside-cubic", "tolerable"): Gate(0.8),
+    ("beside-bbr", "tolerable"): Gate(0.8),
 }
-"""By links and score."""
+"""By links and score. Beside others they are on the share of links: a mean of shares hides that a
+policy takes nearly all of some links and nearly nothing of others."""
 _KNOWING = ("oracle", BEST_CWND)
 """They know the link."""
 
@@ -114,14 +116,33 @@ class Line:
     """One score of all contenders on some links."""
 
     label: str
-    title: str
-    """The score, with its unit."""
     bound: str
     """Its gate as shown; empty: none."""
-    values: tuple[float, ...]
+    found: tuple[MeanInterval, ...]
+    """Means with their tails."""
     passed: tuple[bool, ...]
     """Whether each is within the gate; True where there is none."""
-    cells: tuple[str, ...]
+    metric: Metric
+
+    @property
+    def title(self) -> str:
+        """The score, with its unit."""
+        return self.metric.title
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The means."""
+        return tuple(each.mean for each in self.found)
+
+    @property
+    def cells(self) -> list[str]:
+        """The means as shown."""
+        return [self.metric.text(value) for value in self.values]
+
+    @property
+    def tails(self) -> list[str]:
+        """The tenth percentile of the links and the worst link, as shown."""
+        return ["; ".join(filter(None, each.tails(self.metric))) for each in self.found]
 
 
 @dataclass(frozen=True)
@@ -131,6 +152,8 @@ class Scorecard:
     names: tuple[str, ...]
     learned: tuple[bool, ...]
     lines: tuple[Line, ...]
+    void: tuple[str, ...] = ()
+    """A sentence on each contender and suite that does not count."""
 
     def failed(self, name: str) -> list[str]:
         """Return the gates that a contender does not pass."""
@@ -139,29 +162,37 @@ class Scorecard:
 
     @property
     def verdicts(self) -> list[str]:
-        """A sentence for each policy."""
+        """What does not count, and a sentence for each policy where there are gates."""
         gates = sum(bool(line.bound) for line in self.lines)
-        found = []
+        found = list(self.void)
         for name, learned in zip(self.names, self.learned, strict=True):
-            if learned:
+            if learned and gates:
                 failed = self.failed(name)
-                more = f"; not {'; '.join(failed)}" if failed else ""
+                more = f"; it misses {'; '.join(failed)}" if failed else ""
                 found.append(f"{name} passes {gates - len(failed)} of {gates} gates{more}.")
         return found
 
     def table(self) -> Table:
-        """Return a terminal's table, where a cross marks that a policy is outside a gate."""
-        rows = []
-        shown = {line.label for line in self.lines if line.bound}
+        """Return a terminal's table, where a cross marks that a policy is outside a gate.
+
+        Of links without a gate it has the first score, and utilisation beside power.
+        """
+        rows, told = [], {line.label for line in self.lines if line.bound}
+        before = ""
         for line in self.lines:
-            if not line.bound and line.label in shown:  # of links without a gate the first score
+            beside = before == f"{line.label}: power" and line.metric.key == "utilisation"
+            if not line.bound and line.label in told and not beside:
                 continue
-            shown.add(line.label)
+            told.add(line.label)
+            before = f"{line.label}: {line.title}"
             marks = zip(line.cells, self.learned, line.passed, strict=True)
             cells = [cell + " ✗" * (learned and not passed) for cell, learned, passed in marks]
-            name = f"{line.label}: {line.title}"
-            rows.append((name, False, [(text, "") for text in (line.bound, *cells)]))
-        return interval_table("", ["score", "gate", *self.names], rows)
+            rows.append((before, "", [(text, "") for text in (line.bound, *cells)]))
+            if any(line.tails):
+                rows.append(("  p10; worst", "dim", [(text, "") for text in ("", *line.tails)]))
+        title = "Means; below them a tenth of the links are worse than the first value, and the "
+        names = ["score", "gate", *map(shown, self.names)]
+        return interval_table(f"{title}second is the worst link's", names, rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, and which gates each policy fails."""
@@ -170,9 +201,16 @@ class Scorecard:
             "version": 1,
             "scores": [
                 {"links": line.label, "score": line.title, "gate": line.bound}
-                | {"values": dict(zip(self.names, map(figure, line.values), strict=True))}
+                | {
+                    key: {
+                        name: figure(getattr(found, part))
+                        for name, found in zip(self.names, line.found, strict=True)
+                    }
+                    for key, part in (("values", "mean"), ("p10", "p10"), ("worst", "worst"))
+                }
                 for line in self.lines
             ],
+            "void": list(self.void),
             "failed": {
                 name: self.failed(name)
                 for name, learned in zip(self.names, self.learned, strict=True)
@@ -183,9 +221,13 @@ class Scorecard:
 
 def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> Scorecard:
     """Score contenders on links of each kind."""
-    lines = []
+    lines, void = [], []
     for benchmark in benchmarks:
-        found = [benchmark.scores(contender) for contender in contenders]
+        scored = [benchmark.scores(contender) for contender in contenders]
+        found = [scores for scores, _ in scored]
+        for contender, (_, reason) in zip(contenders, scored, strict=True):
+            if reason:
+                void.append(f"{shown(contender.name)}, {benchmark.label}: no score ({reason}).")
         peers = _peers(benchmark, contenders, found)
         for key in benchmark.metrics:
             metric = known_metric(key, benchmark.metrics)
@@ -193,18 +235,10 @@ def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> S
             low, high = gate.bounds(beside)
             bound = gate.text(metric, beside)
             values = tuple(scores[key] for scores in found)
-            lines.append(
-                Line(
-                    benchmark.label,
-                    metric.title,
-                    bound,
-                    values,
-                    tuple(not bound or low <= v <= high for v in values),
-                    tuple(map(metric.text, values)),
-                )
-            )
+            passed = tuple(not bound or low <= each.mean <= high for each in values)
+            lines.append(Line(benchmark.label, bound, values, passed, metric))
     names = tuple(contender.name for contender in contenders)
-    return Scorecard(names, tuple(c.learned for c in contenders), tuple(lines))
+    return Scorecard(names, tuple(c.learned for c in contenders), tuple(lines), tuple(void))
 
 
 def _gate(benchmark: Benchmark, key: str) -> Gate:
@@ -214,11 +248,11 @@ def _gate(benchmark: Benchmark, key: str) -> Gate:
 
 
 def _peers(
-    benchmark: Benchmark, contenders: Sequence[Contender], found: Sequence[dict[str, float]]
+    benchmark: Benchmark, contenders: Sequence[Contender], found: Sequence[dict[str, MeanInterval]]
 ) -> dict[str, dict[str, float]]:
     """Return the scores of the schemes beside, and of those that a gate compares with."""
     peers = {
-        one.name: scores
+        one.name: {key: each.mean for key, each in scores.items()}
         for one, scores in zip(contenders, found, strict=True)
         if not (one.learned or one.name in _KNOWING)
     }
@@ -226,4 +260,4 @@ def _peers(
     wanted: tuple[str, ...] = RIVALS if any(gate.ahead for gate in gates) else ()
     wanted = wanted or ("cubic",) * any(math.isfinite(gate.times) for gate in gates)
     missing = [name for name in wanted if name not in peers]
-    return peers | {name: benchmark.scores(Contender(name)) for name in missing}
+    return peers | {name: benchmark.means(Contender(name)) for name in missing}

@@ -1,10 +1,14 @@
-"""What was measured: a scheme's scores on links and seeds, time series, the metrics' names."""
+"""What was measured: a scheme's scores on links and seeds, time series, the metrics' names.
+
+A run counts unless it failed, its sender was late, too little was acknowledged, its scheme broke,
+or a score is not a number. A run that does not count is void: it is in no mean and no ranking.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Literal
 
@@ -37,6 +41,8 @@ class Metric:
     """Which way is better; None: neither."""
     head: str = ""
     """Head in the ranked table, where room is scarce; empty: it is not shown there."""
+    target: float = math.nan
+    """The best value of a metric that may be too low and too high; NaN: it is not such a one."""
 
     @property
     def title(self) -> str:
@@ -53,6 +59,20 @@ class Metric:
         if math.isnan(value):
             return "-"
         return "never" if math.isinf(value) else f"{value * self.scale:.{self.digits}f}"
+
+    def tails(self, values: FloatArray) -> tuple[float, float]:
+        """Return the tenth percentile of links' values ``[L]``, worst first, and the worst value.
+
+        A tenth of the links are worse than the first. NaN: fewer than two links have a value, or no
+        value is better than another.
+        """
+        found = values[~np.isnan(values)].tolist()
+        if len(found) < 2 or (self.better is None and math.isnan(self.target)):
+            return math.nan, math.nan
+        sign = -1 if self.better == "higher" else 1
+        aim = self.target
+        found.sort(key=lambda v: sign * v if math.isnan(aim) else abs(v - aim), reverse=True)
+        return found[len(found) // 10], found[0]
 
     def describe(self) -> dict[str, str | None]:
         """Return the unit of the stored value, which way is better, and the definition."""
@@ -81,6 +101,38 @@ def metric(key: str) -> Metric:
     return next(m for m in METRICS + SENDER_METRICS if m.key == key)
 
 
+DISPLAY_NAMES = {"bbr": "BBRv1"}
+"""What pages, tables and figures call a scheme of ours, where that is not its name in commands."""
+
+
+def shown(scheme: str) -> str:
+    """Return a scheme's name as shown."""
+    return DISPLAY_NAMES.get(scheme, scheme)
+
+
+@dataclass(frozen=True)
+class VoidRun:
+    """A run that does not count."""
+
+    scheme: str
+    scenario: str
+    """Name of the link."""
+    run: int
+    """Which of the link's runs, from 0."""
+    reason: str
+    figures: dict[str, float] = field(default_factory=dict)
+    """What was measured all the same, where there is a number; empty where the run failed."""
+
+    def __str__(self) -> str:
+        which = f", run {self.run}" if self.run else ""
+        return f"{shown(self.scheme)} on {self.scenario}{which} does not count: {self.reason}"
+
+
+COUNTED = ("throughput_mbps", "utilisation", "power")
+"""Scores that each run that counts has."""
+NO_NUMBER = "a score is not a number"
+
+
 @dataclass(frozen=True)
 class SchemeScores:
     """One scheme's scores on L links with S seeds each."""
@@ -97,21 +149,37 @@ class SchemeScores:
     """
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
+    reasons: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Why a run does not count, by the places of its link and seed."""
 
     @property
     def ran(self) -> NDArray[np.bool_]:
-        """Which runs did not fail, ``[L, S]``."""
-        return np.isfinite(self.figures["throughput_mbps"])
+        """Which runs count, ``[L, S]``."""
+        scores = [self.figures[key] for key in COUNTED if key in self.figures]
+        found = np.asarray(np.isfinite(scores).all(axis=0))
+        for place in self.reasons:
+            found[place] = False
+        return found
 
     @property
     def has_run(self) -> NDArray[np.bool_]:
-        """Whether a run of each link did not fail, ``[L]``."""
+        """Whether a run of each link counts, ``[L]``."""
         return np.asarray(self.ran.any(axis=1))
 
+    def void(self) -> tuple[VoidRun, ...]:
+        """Return the runs that do not count."""
+        found = []
+        for k, run in np.argwhere(~self.ran).tolist():
+            reason = self.reasons.get((k, run), NO_NUMBER)
+            values = {key: float(each[k, run]) for key, each in self.figures.items()}
+            figures = {k: float(f"{v:.6g}") for k, v in values.items() if math.isfinite(v)}
+            found.append(VoidRun(self.scheme, self.links[k], run, reason, figures))
+        return tuple(found)
+
     def values(self, metrics: Sequence[Metric]) -> FloatArray:
-        """Return metrics as ``[M, L, S]``; NaN where there is none."""
-        nothing = np.full(self.ran.shape, np.nan)
-        return np.stack([self.figures.get(m.key, nothing) for m in metrics])
+        """Return metrics as ``[M, L, S]``; NaN where there is none, or a run does not count."""
+        ran = self.ran
+        return np.stack([np.where(ran, self.figures.get(m.key, np.nan), np.nan) for m in metrics])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distrlcc.evaluation.scores import SchemeScores, defined_mean
+from distrlcc.evaluation.scores import SchemeScores, defined_mean, shown
 
 THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
 """Differences beyond these are marked."""
@@ -14,7 +14,7 @@ THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
 
 @dataclass(frozen=True)
 class Compared:
-    """A figure in both worlds: the mean over the runs that did not fail, NaN if all did."""
+    """A figure in both worlds: the mean over the runs that count, NaN if none does."""
 
     simulated: float
     emulated: float
@@ -55,16 +55,25 @@ class WorldComparison:
     """95th percentile of the RTT."""
     runs: int
     failed: int
-    """Runs that failed, which are left out of both worlds' figures."""
+    """Runs that do not count, which are left out of both worlds' figures."""
+
+    @property
+    def shown(self) -> str:
+        """The sender's name as shown, with how many of its runs are void."""
+        void = (
+            f" ({self.failed} of {self.runs} run{'s' * (self.runs > 1)} void)"
+            if self.failed
+            else ""
+        )
+        return shown(self.sender) + void
 
     def __str__(self) -> str:
         if self.failed == self.runs:
-            return f"{self.link}, {self.sender}: failed"
-        failed = f" ({self.failed} of {self.runs} runs failed)" if self.failed else ""
+            return f"{self.link}, {self.shown}"
         rate, real_rate, rates = self.mbps.texts()
         rtt, real_rtt, rtts = self.p95_ms.texts()
         return (
-            f"{self.link}, {self.sender}{failed}: {real_rate} Mbit/s, simulated {rate} ({rates}); "
+            f"{self.link}, {self.shown}: {real_rate} Mbit/s, simulated {rate} ({rates}); "
             f"p95 RTT {real_rtt} ms, simulated {rtt} ({rtts})"
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,17 @@ from rich.table import Table
 from rich.text import Text
 
 from distrlcc.evaluation.bootstrap import CONFIDENCE, link_intervals, mean_intervals
-from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, TABLE_METRICS, Metric, SchemeScores
+from distrlcc.evaluation.scores import (
+    METRICS,
+    SENDER_METRICS,
+    TABLE_METRICS,
+    Metric,
+    SchemeScores,
+    VoidRun,
+    defined_mean,
+    defined_means,
+    shown,
+)
 from distrlcc.sim.suites import unique_names
 from distrlcc.types import FloatArray
 
@@ -26,6 +36,11 @@ _WIDE = 130
 """Columns of a terminal from which on an interval stands beside its mean and not below."""
 _MOST_NAMES = 10
 """Links that a sentence names."""
+_MOST_GUARDED = 0.1
+"""Where a policy's guard held the window for a greater share of the time, a sentence says so."""
+TAILS = ("p10", "worst")
+"""What stands below a mean over links: a tenth of the links are worse than the first value, and
+the worst one. With fewer than ten links they are the same, and the second stands alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,10 @@ class MeanInterval:
     mean: float
     low: float
     high: float
+    p10: float = math.nan
+    """Tenth percentile of the links, worst first; NaN: none."""
+    worst: float = math.nan
+    """The worst link's value; NaN: none."""
 
     @property
     def half_width(self) -> float:
@@ -46,14 +65,43 @@ class MeanInterval:
         half = self.half_width
         return metric.text(self.mean), metric.text(half) if math.isfinite(half) else ""
 
-    def to_json(self) -> dict[str, float | None]:
-        """Return the mean and the bounds as `figure` has them."""
-        return {"mean": figure(self.mean), "low": figure(self.low), "high": figure(self.high)}
+    def tails(self, metric: Metric) -> tuple[str, str]:
+        """Return `TAILS` as shown; empty where there are none."""
+        p10, worst = ("" if math.isnan(v) else metric.text(v) for v in (self.p10, self.worst))
+        return p10, worst
+
+    def to_json(self, *, tails: bool = False) -> dict[str, float | None]:
+        """Return the mean and the bounds as `figure` has them, and the tails."""
+        found = {key: figure(value) for key, value in asdict(self).items()}
+        return found if tails else {key: found[key] for key in ("mean", "low", "high")}
 
 
-def by_metric(metrics: Sequence[Metric], rows: FloatArray) -> dict[str, MeanInterval]:
-    """Return means and bounds, ``[M, 3]``, by the metrics' keys."""
-    return {m.key: MeanInterval(*row) for m, row in zip(metrics, rows.tolist(), strict=True)}
+def by_metric(
+    metrics: Sequence[Metric], rows: FloatArray, links: FloatArray | None = None
+) -> dict[str, MeanInterval]:
+    """Return means and bounds, ``[M, 3]``, by the metrics' keys, with tails of ``[M, L]``."""
+    tails = [(math.nan, math.nan)] * len(metrics)
+    if links is not None:
+        tails = [m.tails(values) for m, values in zip(metrics, links, strict=True)]
+    found = zip(metrics, rows.tolist(), tails, strict=True)
+    return {m.key: MeanInterval(mean, low, high, *tail) for m, (mean, low, high), tail in found}
+
+
+def over_links(metrics: Sequence[Metric], values: FloatArray) -> dict[str, MeanInterval]:
+    """Return means of values ``[M, L, S]`` with intervals and tails, by the metrics' keys."""
+    return by_metric(metrics, mean_intervals(values), defined_means(values))
+
+
+def tail_rows(
+    found: dict[str, MeanInterval], metrics: Sequence[Metric]
+) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Return the rows of a table below that of means; none where there are no tails."""
+    tails = [found[m.key].tails(m) for m in metrics]
+    return [
+        (f"  {name}", "dim", [(tail[place], "") for tail in tails])
+        for place, name in enumerate(TAILS)
+        if any(tail[place] and (place or tail[0] != tail[1]) for tail in tails)
+    ]
 
 
 def figure(value: float) -> float | None:
@@ -72,7 +120,14 @@ class SchemeSummary:
     scenarios: dict[str, dict[str, MeanInterval]]
     """By link, then by metric."""
     failed: int
-    """Runs that failed, which are left out of the means."""
+    """Runs that do not count, which are left out of the means."""
+    idle: int = 0
+    """Runs that count in which nothing was delivered."""
+
+    @property
+    def shown(self) -> str:
+        """Name as shown."""
+        return shown(self.scheme)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +148,11 @@ class Summary:
     left_out: dict[str, tuple[str, ...]]
     """The other links, with the schemes whose runs there all failed."""
     without_runs: tuple[str, ...]
-    """Schemes of which every run failed: they are not ranked, and leave no link out."""
+    """Schemes of which no run counts: they are not ranked, and leave no link out."""
     metrics: tuple[Metric, ...]
     """What was measured."""
+    void: tuple[VoidRun, ...] = ()
+    """Runs that do not count."""
 
     @property
     def has_intervals(self) -> bool:
@@ -107,43 +164,62 @@ class Summary:
         return [(s.scheme, s.learned) for s in self.schemes]
 
     def ranking(self) -> list[str]:
-        """Return the schemes that have a run, best power first."""
+        """Return the schemes of which a run counts, best power first."""
         return [s.scheme for s in self.schemes if s.scheme not in self.without_runs]
 
     def notes(self) -> tuple[str, ...]:
-        """Return sentences that say which runs failed, and what the means leave out for that."""
+        """Return sentences that say which runs do not count, and what else the means hide."""
+        said = [*self.void_notes(), *self.link_notes()]
+        for s in self.schemes:
+            if s.idle:
+                runs = len(self.links) * self.seeds
+                said.append(
+                    f"{s.shown} delivered nothing in {s.idle} of {runs} run{'s' * (runs != 1)}: "
+                    "power 0 there, and no delay, so that its delays are of the other runs."
+                )
+            guarded = s.overall["guarded"].mean
+            if guarded > _MOST_GUARDED:
+                said.append(
+                    f"{s.shown}: its guard held a lower window than it chose for {guarded:.0%} of "
+                    "the time, so that a part of its scores is the guard's."
+                )
+        return tuple(said)
+
+    def void_notes(self) -> list[str]:
+        """Return a sentence for each scheme that has runs that do not count."""
         runs = len(self.links) * self.seeds
-        failures = (
-            f"{s.scheme}: {s.failed} of {runs} run{'s' * (runs != 1)} failed and "
-            f"{'is' if s.failed == 1 else 'are'} left out of its means."
-            for s in self.schemes
-            if s.failed
-        )
-        return (*failures, *self.link_notes())
+        mine = ([run for run in self.void if run.scheme == s.scheme] for s in self.schemes)
+        return [void_note(void, runs) for void in mine if void]
+
+    def struck(self, scheme: str, m: Metric, link: str | None = None) -> float:
+        """Return a scheme's mean over its runs that do not count, of a link or all; NaN: none."""
+        runs = [r for r in self.void if r.scheme == scheme and link in (None, r.scenario)]
+        return defined_mean(np.array([run.figures.get(m.key) for run in runs], float))
 
     def link_notes(self) -> tuple[str, ...]:
         """Return sentences that say what is left out of the means, and because of which schemes."""
         found = []
         if self.left_out and not self.common:
             found.append(
-                "No link has a run of every scheme: each one's means over links are over those "
-                "that it has, so the ranking compares different links."
+                "No link has a run of every scheme that counts: each one's means over links are "
+                "over those that it has, so the ranking compares different links."
             )
         elif self.left_out:
-            named = [f"{link} ({', '.join(names)})" for link, names in self.left_out.items()]
+            named = [f"{k} ({', '.join(map(shown, v))})" for k, v in self.left_out.items()]
             more = len(named) - _MOST_NAMES
             names = ", ".join(named[:_MOST_NAMES])
             names += f" and {more} more, which JSON names" if more > 0 else ""
             found.append(
                 f"Means over links, and so the ranking, leave out {len(self.left_out)} of "
-                f"{len(self.links)} links, on which not every scheme has a run: {names}."
+                f"{len(self.links)} links, on which not every scheme has a run that counts: "
+                f"{names}."
             )
         if self.without_runs:
             several = len(self.without_runs) > 1
             found.append(
-                f"{', '.join(self.without_runs)} {'have' if several else 'has'} no run and "
-                f"{'are' if several else 'is'} not ranked; no link is left out because of "
-                f"{'them' if several else 'it'}."
+                f"{', '.join(map(shown, self.without_runs))} {'have' if several else 'has'} no run "
+                f"that counts and {'are' if several else 'is'} not ranked; no link is left out "
+                f"because of {'them' if several else 'it'}."
             )
         return tuple(found)
 
@@ -161,9 +237,10 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         if other.links != first.links or other.ran.shape != first.ran.shape:
             raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
     links, metrics = tuple(unique_names(first.links)), METRICS
+    scores = [replace(one, links=links) for one in scores]
     if any(SENDER_METRICS[0].key in s.figures for s in scores):
         metrics += SENDER_METRICS
-    # The links on which every scheme has a run, of those schemes that have any.
+    # The links on which a run of every scheme counts, of those schemes that have any.
     entered = [one for one in scores if one.has_run.any()]
     without = tuple(one.scheme for one in scores if not one.has_run.any())
     runs = np.array([one.has_run for one in entered], bool).reshape(-1, len(links))
@@ -174,14 +251,15 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
         if not common[k]
     }
     # Means, the best power first.
-    found = [_summarise(s, links, common, metrics) for s in scores]
+    found = [_summarise(s, common, metrics) for s in scores]
 
     def rank(one: SchemeSummary) -> tuple[bool, float]:
         power = one.overall["power"].mean
         return one.scheme in without, -power if math.isfinite(power) else math.inf
 
     ranked, seeds = tuple(sorted(found, key=rank)), first.ran.shape[1]
-    return Summary(ranked, links, seeds, int(common.sum()), left_out, without, metrics)
+    void = tuple(run for one in scores for run in one.void())
+    return Summary(ranked, links, seeds, int(common.sum()), left_out, without, metrics, void)
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
@@ -200,11 +278,12 @@ def to_json(summary: Summary) -> dict[str, Any]:
             for link, schemes in summary.left_out.items()
         ],
         "without_runs": list(summary.without_runs),
+        "void_runs": [asdict(run) for run in summary.void],
         "schemes": {
             s.scheme: {
                 "learned": s.learned,
                 "failed_runs": s.failed,
-                "overall": {key: value.to_json() for key, value in s.overall.items()},
+                "overall": {key: v.to_json(tails=True) for key, v in s.overall.items()},
                 "scenarios": {
                     link: {key: value.to_json() for key, value in values.items()}
                     for link, values in s.scenarios.items()
@@ -220,13 +299,19 @@ def print_table(summary: Summary, console: Console) -> None:
     links, seeds, common = len(summary.links), summary.seeds, summary.common
     over = f", means over {common} of them" if 0 < common < links else ""
     means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
+    # A row of means for each scheme, struck through where no run counts, and two of its tails.
+    rows: list[tuple[str, str, Sequence[tuple[str, str]]]] = []
+    for s in summary.schemes:
+        cells = [s.overall[m.key].texts(m) for m in TABLE_METRICS]
+        style, name = "bold" * s.learned, s.shown
+        if s.scheme in summary.without_runs:
+            cells = [(m.text(summary.struck(s.scheme, m)), "") for m in TABLE_METRICS]
+            style, name = "strike", f"{name} (void)"
+        rows += [(name, style, cells), *tail_rows(s.overall, TABLE_METRICS)]
     result = interval_table(
         f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}",
         ["scheme", *(m.head for m in TABLE_METRICS)],
-        [
-            (s.scheme, s.learned, [s.overall[m.key].texts(m) for m in TABLE_METRICS])
-            for s in summary.schemes
-        ],
+        rows,
         caption="\n".join(summary.notes()) or None,
         wide=console.width >= _WIDE,
     )
@@ -236,19 +321,19 @@ def print_table(summary: Summary, console: Console) -> None:
 def interval_table(
     title: str,
     heads: Sequence[str],
-    rows: Iterable[tuple[str, bool, Sequence[tuple[str, str]]]],
+    rows: Iterable[tuple[str, str, Sequence[tuple[str, str]]]],
     *,
     caption: str | None = None,
     wide: bool = False,
 ) -> Table:
-    """Return a table for a terminal; of each row: name, whether it is bold, and means' texts.
+    """Return a table for a terminal; of each row: its name, its style, and means' texts.
 
     A wide one, for 130 columns, has intervals beside the means; otherwise they stand below, for 80.
     """
     # The frame and the heads.
     result = Table(
-        title=title,
-        caption=caption,
+        title=Text(title),
+        caption=caption and Text(caption),
         caption_style="",
         caption_justify="left",
         title_style="",
@@ -264,32 +349,36 @@ def interval_table(
     for head in others:
         result.add_column(Text(head.replace(" ", "\n")), justify="right")
     # A row for each name.
-    for name, bold, cells in rows:
+    for name, style, cells in rows:
         texts = [Text(name)]
         for mean, half in cells:
             text = Text(mean)
             if half:
                 text.append(f"{' ' if wide else chr(10)}±{half}", style="dim")
             texts.append(text)
-        result.add_row(*texts, style="bold" if bold else "")
+        result.add_row(*texts, style=style)
     return result
 
 
 def _summarise(
-    scores: SchemeScores,
-    links: tuple[str, ...],
-    common: NDArray[np.bool_],
-    metrics: Sequence[Metric],
+    scores: SchemeScores, common: NDArray[np.bool_], metrics: Sequence[Metric]
 ) -> SchemeSummary:
-    values = scores.values(metrics)
+    values, has_run = scores.values(metrics), scores.has_run
     # Over the common links, or its own; of a scheme without a run all are NaN, as are its means.
-    taken = common if common.any() else scores.has_run
-    overall = mean_intervals(values[:, taken] if scores.has_run.any() else values)
+    taken = common if common.any() else has_run
     alone = link_intervals(values)
     return SchemeSummary(
         scores.scheme,
         scores.learned,
-        by_metric(metrics, overall),
-        {link: by_metric(metrics, alone[:, n]) for n, link in enumerate(links)},
+        over_links(metrics, values[:, taken] if has_run.any() else values),
+        {link: by_metric(metrics, alone[:, n]) for n, link in enumerate(scores.links)},
         int((~scores.ran).sum()),
+        int((scores.ran & (scores.figures["throughput_mbps"] == 0)).sum()),
     )
+
+
+def void_note(void: Sequence[VoidRun], runs: int) -> str:
+    """Return a sentence on one scheme's runs that do not count, of so many."""
+    does, first = "does" if len(void) == 1 else "do", void[0]
+    said = f"{shown(first.scheme)}: {len(void)} of {runs} run{'s' * (runs != 1)} {does} not count"
+    return f"{said} ({'such as ' * (len(void) > 1)}{first.scenario}: {first.reason})."

@@ -85,7 +85,7 @@ class Reproduction:
         peers: dict[str, dict[str, dict[str, float]]] = {b.label: {} for b in benchmarks}
         pairs = [(name, b) for b in benchmarks for name in b.peers]
         for name, b in self.progress(pairs, lambda pair: _scoring(*pair)):
-            peers[b.label][name] = b.scores(contender_from_scheme(name))
+            peers[b.label][name] = b.means(contender_from_scheme(name))
         return ResultRow(
             recipe=self.experiment.name,
             version=__version__,
@@ -143,7 +143,7 @@ class Reproduction:
             if set(run.scores.get(b.label, {})) != set(b.metrics)
         ]
         for b in self.progress(missing, lambda b: _scoring(place.name, b)):
-            run.scores[b.label] = b.scores(contender_from_file(str(place), b.prefer))
+            run.scores[b.label] = b.means(contender_from_file(str(place), b.prefer))
         run.save(kept)
         return run
 

@@ -10,7 +10,7 @@ import jinja2
 
 from distrlcc.evaluation.benchmark import PREFER, known_metric
 from distrlcc.evaluation.scorecard import GATES
-from distrlcc.evaluation.scores import Metric
+from distrlcc.evaluation.scores import Metric, shown
 from distrlcc.recipes.experiment import EXPERIMENTS
 from distrlcc.recipes.result_row import TOLERATED, ResultRow
 
@@ -38,13 +38,15 @@ def gates_table(row: ResultRow) -> list[tuple[str, ...]]:
     """
     table: list[tuple[str, ...]] = []
     for (label, key), gate in GATES.items():
-        if label in row.scores:
-            of = known_metric(key, row.scores[label])
-            beside = {name: scores[key] for name, scores in row.peers[label].items()}
-            low, high = gate.bounds(beside)
-            values = row.mean(label, key), row.of_shipped(label, key)
-            cells = (f"**{of.text(v)}**" if low <= v <= high else of.text(v) for v in values)
-            table.append((label, of.title, gate.text(of, beside), *cells))
+        if key not in row.scores.get(label, {}):
+            table.append((label, key, "", "not measured", "not measured"))
+            continue
+        of = known_metric(key, row.scores[label])
+        beside = {name: scores[key] for name, scores in row.peers[label].items()}
+        low, high = gate.bounds(beside)
+        values = row.mean(label, key), row.of_shipped(label, key)
+        cells = (f"**{of.text(v)}**" if low <= v <= high else of.text(v) for v in values)
+        table.append((label, of.title, gate.text(of, beside), *cells))
     return table
 
 
@@ -84,12 +86,17 @@ def _suite(suite: str, rows: Rows) -> tuple[list[Metric], list[list[str]]]:
         if row.refined
     ]
     peers = {name: it for row, label in chosen for name, it in row.peers.get(label, {}).items()}
-    schemes = [(name, [(scores[key], math.nan) for key in keys]) for name, scores in peers.items()]
+    schemes = [
+        (shown(name), [(scores.get(key, math.nan), math.nan) for key in keys])
+        for name, scores in peers.items()
+    ]
     sign = 1 if metrics[0].better == "lower" else -1
     return metrics, [
         [name, *(_cell(m, *pair) for m, pair in zip(metrics, figures, strict=True))]
         for lines in (recipes, schemes)
-        for name, figures in sorted(lines, key=lambda line: sign * line[1][0][0])
+        for name, figures in sorted(
+            lines, key=lambda line: (math.isnan(line[1][0][0]), sign * line[1][0][0])
+        )
     ]
 
 
