@@ -4,7 +4,8 @@ The guard is outside the network, so that no policy, however trained, can do muc
 
 - A window grows by `GROWTH` times the packets that the step acknowledged at most: not at all in
   silence.
-- A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`.
+- A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, which is
+  `LEAST_PATH` or more, and `SPARE`.
 - A flow that loses more than a bound in each of `BAD_ROUNDS` rounds has no greater window than
   CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
   enough: the longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from distrlcc.control.compiled import njit
 from distrlcc.control.cubic import ALPHA, BETA, C
-from distrlcc.control.state import MIN_CWND
+from distrlcc.control.state import LEAST_PATH, MIN_CWND
 from distrlcc.types import FloatArray, IntervalStats
 
 GROWTH, MOST_BDP, SPARE = 4.0, 8.0, 10.0
@@ -170,7 +171,7 @@ class WindowControl:
         s = self.state.T
         if self.guard:
             most = np.maximum(held[0], MIN_CWND) + GROWTH * s[ACKED]
-            cap = MOST_BDP * s[TOP] * s[LEAST] + SPARE
+            cap = MOST_BDP * s[TOP] * np.maximum(s[LEAST], LEAST_PATH) + SPARE
             cwnd = np.minimum(cwnd, np.where(s[TOP] > 0.0, np.minimum(most, cap), most))
             cwnd = np.where(s[ON] == 1.0, np.minimum(cwnd, s[WINDOW]), cwnd)
             cwnd = np.maximum(cwnd, MIN_CWND)

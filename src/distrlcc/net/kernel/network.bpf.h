@@ -248,7 +248,7 @@ __noinline __s64 scaled_rate(struct connection *c, __s64 answer)
 }
 
 /* What the guard lets a window grow to: so many packets more for each that was acknowledged, and
- * eight times what the path delivered lately in its least RTT, and ten more.
+ * eight times what the path delivered lately in its least RTT, or 2 ms, and ten more.
  */
 __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 {
@@ -261,7 +261,7 @@ __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 	rtt = least(path_least(c), 4 * c->now.min_rtt);
 	if (!c->lately || !rtt)
 		return new;
-	most = (__u64)c->lately * least(rtt, MOST_US) / 1000000;
+	most = (__u64)c->lately * clip(rtt, LEAST_PATH_US, MOST_US) / 1000000;
 	return least(new, (most << (SHIFT - 16 + 3)) + 10 * ONE);
 }
 
