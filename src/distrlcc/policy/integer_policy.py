@@ -264,7 +264,8 @@ class IntegerPolicy:
             return
         likeliest = head.argmax(axis=1)
         rows["action"] = action = self._sampled(head, draws) if policy["sample"] else likeliest
-        cwnd = mul(rows["cwnd"], policy["factor"][action]) + policy["offset"][action]
+        cwnd = np.minimum(rows["cwnd"], policy["greatest_window"])
+        cwnd = mul(cwnd, policy["factor"][action]) + policy["offset"][action]
         cwnd = np.clip(cwnd, policy["least_window"], policy["greatest_window"])
         rows["cwnd"] = self._allowed(rows["cwnd"], cwnd)
 
@@ -274,8 +275,9 @@ class IntegerPolicy:
             new = np.maximum(self._bounded(old, new), self.policy["least_window"])
         new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
         guard = self.rows["guard"]
-        most = np.minimum(new, guard["window"]) if self.policy["actions"] else old
-        return np.asarray(np.where(guard["on"] > 0, most, new))
+        alone, bounded = guard["window"], np.minimum(new, guard["window"])
+        most = np.where(guard["on"] == layout.OUTSIDE, alone, bounded)
+        return np.asarray(np.where(guard["on"] > 0, most if self.policy["actions"] else old, new))
 
     def _bounded(self, old: Ints, new: Ints) -> Ints:
         """Return windows bounded by the policy's growth, and by eight recent BDPs."""

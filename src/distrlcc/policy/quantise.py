@@ -30,7 +30,12 @@ the receiver's timer; busy connections from which on steps get longer, in propor
 
 
 def quantise(
-    policy: PolicyFile, actions: Any, *, preference: float | None = None, name: str = "policy"
+    policy: PolicyFile,
+    actions: Any,
+    *,
+    preference: float | None = None,
+    name: str = "policy",
+    always: bool = False,
 ) -> Struct:
     """Return a policy as one `POLICY`.
 
@@ -39,6 +44,7 @@ def quantise(
         actions: Its action space, as `distrlcc.env.actions.ACTIONS` has it.
         preference: From 0 (throughput) to 1 (delay); None: the policy's own, if it has any.
         name: What messages call it.
+        always: Whether it sends on paths, too, that are outside of what policies hold.
 
     Raises:
         PolicyFileError: It does not fit.
@@ -70,7 +76,7 @@ def quantise(
         to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
         to["scale"] = fixed(actions.scale)
         to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
-    to["growth"] = GROWTH if spec.guard else 0
+    to["growth"], to["always"] = GROWTH if spec.guard else 0, always
     _put_options(to, spec.pacing or PACING, spec.guard or GUARD_LOSS)
     _put_network(to, policy)
     return to
@@ -79,7 +85,7 @@ def quantise(
 def follower() -> Struct:
     """Return a `POLICY` that decides nothing: connections do what their `PLACE` says."""
     to = np.zeros((), layout.POLICY)
-    to["follows"], to["actions"] = 1, 1
+    to["follows"] = to["actions"] = to["always"] = 1
     to["observation"] = list(layout.SPACES).index("indigo")  # whose averages are counted
     _put_options(to, PACING, 0.0)
     return to

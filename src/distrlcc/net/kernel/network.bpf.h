@@ -278,9 +278,11 @@ static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 		__sync_fetch_and_add(&stats.limited, 1);
 		new = old;
 	}
-	if (c->guard.on)
+	if (c->guard.on == OUTSIDE)
+		new = POLICY_OF(c)->actions ? c->guard.window : old;
+	else if (c->guard.on)
 		new = POLICY_OF(c)->actions ? least(new, c->guard.window) : old;
-	if (new < unguarded)
+	if (new < unguarded || c->guard.on == OUTSIDE)
 		__sync_fetch_and_add(&stats.lowered, 1);
 	return new;
 }
@@ -334,7 +336,7 @@ __noinline int act(struct connection *c, __s64 draw)
 		action = sampled(c, at, action, draw);
 	action &= MAX_ACTIONS - 1;
 	c->action = action;
-	v = mul(c->cwnd, p->factor[action]) + p->offset[action];
+	v = mul(least(c->cwnd, p->greatest_window), p->factor[action]) + p->offset[action];
 	c->cwnd = allowed(c, c->cwnd, clip(v, p->least_window, p->greatest_window));
 	return 0;
 }
