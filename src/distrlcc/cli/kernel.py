@@ -115,7 +115,7 @@ def _report(control: KernelControl) -> str:
         f"{figures['longest_us']:.0f}; {figures['acks']} ACKs\n"
         f"  guard        left {figures['guarded']:.2%} of them less than was chosen; CUBIC's rule "
         f"began {figures['guard_entries']} times, {figures['guard_s']:.1f} s in all\n"
-        f"  outside      {_outside(figures)}\n"
+        f"  outside      {'no path is (--always)' if control.always else _outside(figures)}\n"
         f"  {figures['limited']} steps were limited by the application"
     )
 
@@ -216,8 +216,6 @@ def _figures(control: KernelControl) -> dict[str, Any]:
 
 def _outside(figures: dict[str, Any]) -> str:
     """Return how often and long CUBIC's rule had windows alone."""
-    if figures["always"]:
-        return "no path is (--always)"
     return (
         f"CUBIC's rule alone {figures['outside_s']:.1f} s: RTT under 2 ms "
         f"{figures['short_entries']} times, noise in delay {figures['noisy_entries']} times"

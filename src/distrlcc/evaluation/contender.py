@@ -156,13 +156,11 @@ class PolicyController:
 
     def outside(self) -> dict[str, float]:
         """Return how long, s, and how often CUBIC's rule had the window alone, by cause."""
-        times = (windows.OUTSIDE_TIME, windows.SHORT_ENTRIES, windows.NOISY_ENTRIES)
-        seconds, short_paths, noisy = self._windows.state[0, times]
-        return {
-            "outside_s": float(seconds),
-            "short_path_entries": int(short_paths),
-            "noise_entries": int(noisy),
-        }
+        s = self._windows.state[0]
+        entries = int(s[windows.SHORT_ENTRIES]), int(s[windows.NOISY_ENTRIES])
+        seconds = float(s[windows.OUTSIDE_TIME])
+        names = ("outside_s", "short_path_entries", "noise_entries")
+        return dict(zip(names, (seconds, *entries), strict=True))
 
     def step_ns(self, min_rtt: float) -> int:
         """Return the next step's length, ns, given the minimum RTT, s."""

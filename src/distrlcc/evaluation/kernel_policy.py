@@ -35,13 +35,9 @@ def kernel_policy(contender: Contender) -> NDArray[np.void]:
     assert contender.path is not None
     policy = load_policy(contender.path)
     actions = ACTIONS[policy.spec.action]
-    return quantise(
-        policy,
-        actions,
-        preference=contender.preference,
-        name=contender.name,
-        always=contender.always,
-    )
+    record = quantise(policy, actions, preference=contender.preference, name=contender.name)
+    record["always"] = contender.always
+    return record
 
 
 def in_kernel(contender: Contender, control: KernelControl) -> Contender:

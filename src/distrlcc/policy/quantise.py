@@ -30,12 +30,7 @@ the receiver's timer; busy connections from which on steps get longer, in propor
 
 
 def quantise(
-    policy: PolicyFile,
-    actions: Any,
-    *,
-    preference: float | None = None,
-    name: str = "policy",
-    always: bool = False,
+    policy: PolicyFile, actions: Any, *, preference: float | None = None, name: str = "policy"
 ) -> Struct:
     """Return a policy as one `POLICY`.
 
@@ -44,7 +39,6 @@ def quantise(
         actions: Its action space, as `distrlcc.env.actions.ACTIONS` has it.
         preference: From 0 (throughput) to 1 (delay); None: the policy's own, if it has any.
         name: What messages call it.
-        always: Whether it sends on paths, too, that are outside of what policies hold.
 
     Raises:
         PolicyFileError: It does not fit.
@@ -76,7 +70,7 @@ def quantise(
         to["greatest_rate"] = fixed(actions.MAX_RATE, layout.RATE_ONE)
         to["scale"] = fixed(actions.scale)
         to["deviation"] = fixed(np.exp(np.clip(arrays["log_std"][0], *LOG_STD_RANGE)))
-    to["growth"], to["always"] = GROWTH if spec.guard else 0, always
+    to["growth"] = GROWTH if spec.guard else 0
     _put_options(to, spec.pacing or PACING, spec.guard or GUARD_LOSS)
     _put_network(to, policy)
     return to
