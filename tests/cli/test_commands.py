@@ -143,6 +143,16 @@ def test_nodes_may_hold_ids_names_and_files() -> None:
     assert as_before == replace(recipe("indigo").actors, nodes=recipe("indigo").actors.nodes[:2])
 
 
+def test_policies_say_what_they_are_not_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policies"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for word in ("noise in delay", "RTTs under 2 ms", "beside CUBIC", "32 flows"):
+        assert word in said
+    assert main(["policies", "--json", "-"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in listed if one.get("not_for")] == ["one"]
+
+
 def test_the_list_says_what_each_thing_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]

@@ -139,6 +139,8 @@ REFUSED = [
     (f"emulate --up {'1' * 5000} --down 12 true", "cannot be read"),
     (f"emulate --up 12 --down 12 --log-port {'1' * 5000} log true", "expected a port from 1"),
     ("kernel load one --swap --keep", "leave --keep out"),
+    ("send 127.0.0.1 bbr --always", "bbr is a scheme: --always is for a policy"),
+    ("evaluate --against cubic --always", "--always is for a policy; there is none"),
     ("recovery --suite policed.toml", "no policer"),
     ("trace cellular:x --out t", "cellular:SEED"),
     ("trace /dev/zero --out t", "no regular file"),

@@ -1,5 +1,7 @@
 """The guard and the pacing: hand-computed steps, and links on which nothing else would help."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
@@ -155,3 +157,96 @@ def test_rates_are_neither_guarded_nor_paced() -> None:
     for name in ("guard", "pacing", "cuts_per_s"):
         with pytest.raises(ConfigError, match="action rate sets rates: pacing, guard and cuts"):
             EnvConfig(action="rate", **{name: 1.0})  # type: ignore[arg-type]
+
+
+HOLD = 4
+"""The action of ``fine`` that leaves the window, of 10 packets at first, as it is."""
+NOISES = [field.name for field in fields(Link) if "jitter" in field.name]
+
+
+def outside(link: Link, seconds: float = 12.0) -> LinkBatch:
+    """Run a policy that keeps its first window, with the guard as where a policy is used."""
+    batch = LinkBatch(1, EnvConfig(action="fine", pacing=1.5, guard=0.05, outside=True))
+    batch.load(0, Scenario("outside", link, duration_s=60.0))
+    for _ in range(round(seconds * 100)):
+        batch.step(np.array([HOLD]))
+    return batch
+
+
+def used(batch: LinkBatch, rate_mbps: float, seconds: float = 12.0) -> float:
+    return float(batch.simulator.flows[0, col.DELIVERED] * 8 * 1504 / (rate_mbps * 1e6 * seconds))
+
+
+@pytest.mark.parametrize("noises", [NOISES, *([name] for name in NOISES)])
+@pytest.mark.parametrize("rate", [20.0, 50.0])
+def test_where_delay_is_noise_cubics_rule_has_the_window_alone(
+    noises: list[str], rate: float
+) -> None:
+    link = Link(rate_mbps=rate, delay_ms=10.0, queue_packets=150)
+    calm = outside(link)
+    assert calm.windows.state[0, windows.OUTSIDE_TIME] == 0.0
+    assert used(calm, rate) < 0.35
+    noisy = outside(replace(link, **dict.fromkeys(noises, 16.0)))
+    assert noisy.windows.state[0, windows.NOISY_ENTRIES] >= 1
+    assert noisy.windows.state[0, windows.SHORT_ENTRIES] == 0
+    assert used(noisy, rate) > 0.7
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1.0])
+@pytest.mark.parametrize("rtt_ms", [0.1, 1.5])
+def test_a_lan_is_filled_by_cubics_rule_and_given_back_where_it_gets_longer(
+    jitter: float, rtt_ms: float
+) -> None:
+    link = Link(rate_mbps=1000.0, delay_ms=rtt_ms / 2, queue_packets=500, ack_jitter_ms=jitter)
+    batch = outside(link, 2.0)
+    assert batch.windows.on[0] == windows.OUTSIDE
+    assert batch.windows.lowered[0]
+    assert used(batch, 1000.0, 2.0) > 0.8
+    longer = replace(link, changes=(Change(1.0, delay_ms=20.0),))
+    batch = outside(longer)
+    assert batch.windows.on[0] == 0.0
+    assert batch.windows.state[0, windows.SHORT_ENTRIES] == 1
+    # Nothing of it where the policy is to send always.
+    batch.windows.outside = False
+    batch.windows.reset(np.array([0]))
+    for _ in range(100):
+        batch.step(np.array([HOLD]))
+    assert batch.windows.state[0, windows.OUTSIDE_TIME] == 0.0
+
+
+def test_cubics_windows_go_beyond_a_policys_and_noise_that_ends_gives_them_back() -> None:
+    rng, control, cwnd = np.random.default_rng(3), WindowControl(1, 0.0, 0.05, True), 100.0
+
+    def rounds(count: int, noise: float) -> float:
+        """Let round trips of 50 ms pass, each with all of the window acknowledged."""
+        window = cwnd
+        for _ in range(count):
+            drawn = 0.04 + noise * rng.random(100)
+            step = replace(
+                seen(window, cwnd=window),
+                rtt_sum=np.array([window * drawn.mean()]),
+                rtt_min=np.array([drawn.min()]),
+            )
+            control.observe(step)
+            window = allowed(control, window, 100.0)
+        return window
+
+    rounds(100, 0.0)
+    assert control.on[0] == 0.0
+    assert rounds(250, 0.02) == windows.MOST_CWND > 8000
+    assert control.on[0] == windows.OUTSIDE
+    assert rounds(150, 0.0) > 8000  # calm for less than long enough
+    assert rounds(100, 0.0) <= 100.0
+    assert control.on[0] == 0.0
+    # Again, and for twice as long.
+    rounds(250, 0.02)
+    assert control.on[0] == windows.OUTSIDE
+    rounds(350, 0.0)
+    assert control.on[0] == windows.OUTSIDE
+    rounds(100, 0.0)
+    assert control.on[0] == 0.0
+
+
+def test_outside_needs_a_guard() -> None:
+    with pytest.raises(ConfigError, match="outside is a rule of the guard; set guard, too"):
+        EnvConfig(action="fine", outside=True)

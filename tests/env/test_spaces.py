@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrlcc.control.state import MAX_CWND, MIN_CWND
+from distrlcc.control.state import LEAST_PATH, MAX_CWND, MIN_CWND
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import (
+    OBSERVATIONS,
     Aurora,
     Indigo,
     IndigoMinRtt,
@@ -188,6 +189,26 @@ def test_spread_features_tell_a_jittering_path_from_a_queue() -> None:
         (found,) = space.observe(stats)
         assert found[ScaleFreeRecent.size :] == pytest.approx(expected, abs=1e-12)
         assert (found[: ScaleFreeRecent.size] == recent.observe(stats)[0]).all()
+
+
+@pytest.mark.parametrize("name", [name for name in OBSERVATIONS if name.startswith("scale-free")])
+def test_rtts_below_a_hosts_noise_are_all_the_same(name: str) -> None:
+    # A LAN's RTTs, of which each is drawn, are seen as ones of 2 ms; longer ones as they are.
+    rng = np.random.default_rng(1)
+    for scale, same in ((0.5, True), (40.0, False)):
+        seen = []
+        for drawn in (True, False):
+            space, least = OBSERVATIONS[name](1), np.inf
+            for _ in range(60):
+                low, high = (
+                    scale * LEAST_PATH * np.sort(rng.uniform(0.02, 2.0, 2) if drawn else [2, 2])
+                )
+                least = min(least, low)
+                rtts = {"rtt_min": low, "rtt_max": high, "rtt_last": high, "min_rtt": least}
+                acked = {"acked": 20.0, "rtt_sum": 10 * (low + high), "duration": 0.01}
+                newest = space.observe(interval_stats(**acked, **rtts, cwnd=50.0, inflight=40.0))
+            seen.append(newest)
+        assert np.array_equal(*seen) == same
 
 
 @pytest.mark.parametrize(("action", "rate"), [("genet", 80.0), ("fine", 0.0)])

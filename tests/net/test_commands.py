@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -56,6 +57,21 @@ def test_a_measurement_is_summed_up_and_drawn(
     assert sent["min_rtt_ms"] / 1e3 <= steps["smoothed_rtt"][-1] + 1e-6 < 1.0
     assert (tmp_path / "flow.png").read_bytes()[:4] == b"\x89PNG"
     assert "Mbit/s; RTT mean" in sender.said
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_policy_leaves_a_short_path_to_cubics_rule_and_says_so(
+    start: Callable[..., Command], tmp_path: Path, always: bool
+) -> None:
+    _, address = _receive(start, "--count", "1")
+    words = ["--seconds", "1", "--json", "s.json", *["--always"] * always]
+    sender = start("send", address, "one", *words)
+    assert sender.end() == 0, sender.said
+    sent = json.loads((tmp_path / "s.json").read_text())
+    assert (sent["outside_s"] > 0) != always
+    assert (sent["short_path_entries"] > 0) != always
+    text = r"CUBIC's rule sent for [\d.]+ s, .*\(RTT under 2 ms \d+x.*\); --always"
+    assert bool(re.search(text, sender.said)) != always
 
 
 def test_a_sender_that_is_held_begins_when_it_is_told(

@@ -84,7 +84,7 @@ def test_the_sections_are_as_large_as_their_types(trial: Trial) -> None:
     }
     assert {name: trial.size(name) for name in types} == {n: t.itemsize for n, t in types.items()}
     # Programs of earlier layouts are told by their size.
-    assert layout.POLICY.itemsize not in (272_400, 272_408, 272_416, 272_424)
+    assert layout.POLICY.itemsize not in range(272_400, 272_440, 8)
 
 
 def random_interval(rng: np.random.Generator, row: np.void) -> None:
@@ -120,8 +120,9 @@ def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
         draw = rng.integers(0, 1 << 32) if whole["actions"] else rng.integers(-3 * ONE, 3 * ONE)
         memory["draw"] = draw
         row["limited"] = program["limited"] = step % 5 == 4
-        row["guard"]["on"] = program["guard"]["on"] = step % 7 == 6
-        row["guard"]["window"] = program["guard"]["window"] = 40 * ONE * int(program["guard"]["on"])
+        on = {6: 1, 5: layout.OUTSIDE}.get(step % 7, 0)
+        row["guard"]["on"] = program["guard"]["on"] = on
+        row["guard"]["window"] = program["guard"]["window"] = (0, 40, 20_000)[on] * ONE
         program["now"] = row["now"]
         trial.run()
         twin.step([draw], None if step else np.arange(1))
@@ -174,7 +175,19 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
         before, clock.us = clock.delivered, clock.us + 50_000
         clock.delivered += 100
         for n, (acked, missed) in enumerate([(50, 0), (50 - lost, lost)]):
-            memory["ack"] = (clock.us + n, acked, missed, 100, before, clock.delivered, 0, 0)
+            memory["ack"] = (
+                clock.us + n,
+                acked,
+                missed,
+                100,
+                before,
+                clock.delivered,
+                0,
+                0,
+                0,
+                0,
+                0,
+            )
             connection["cwnd"] = 100 * ONE  # the policy wants as much
             trial.run()
         return float(connection["cwnd"]) / ONE
@@ -222,7 +235,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
         lost = int(rng.binomial(100, share))
         acked, duration = 100 - lost, 1.02 * rtt
         seen = [duration, acked, lost, acked * rtt, rtt, 100, 100]
-        windows.observe(state, np.array(seen)[:, None], 0.05)
+        windows.observe(state, np.array(seen)[:, None], 0.05, False)
         now += duration
         # The kernel is given the simulator's least RTTs, so that the rule alone is compared.
         connection["least"] = round(1e6 * state[0, windows.LEAST])
@@ -233,7 +246,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
         ):
             connection["now"][field] = round(1e6 * seconds)
         last, delivered = delivered, delivered + acked
-        memory["ack"] = (round(1e6 * now), acked, lost, 100, last, delivered, 0, 0)
+        memory["ack"] = (round(1e6 * now), acked, lost, 100, last, delivered, 0, 0, 0, 0, 0)
         connection["cwnd"] = 100 * ONE
         trial.run()
         guard = connection["guard"]
@@ -241,6 +254,63 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
         if guard["on"]:
             assert guard["window"] / ONE == pytest.approx(state[0, windows.WINDOW], rel=0.02)
     assert state[0, windows.ENTRIES] > 4
+
+
+def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
+    whole = quantise(POLICIES["one"], ACTIONS["fine"])
+    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
+    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    stats = np.frombuffer(trial.data(layout.STATS), layout.STATS_TYPE, 1)[0]
+    memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
+    before = {name: int(stats[name]) for name in ("short_entries", "noisy_entries", "outside_us")}
+    connection, state = memory["connection"], np.zeros((1, windows.STATE_SIZE))
+    rng, now, delivered, cwnd, found = np.random.default_rng(0), 0.0, 0, 100.0, []
+    # A path that is short, then long, and noisy twice: least RTT, noise, rounds.
+    for path, noise, rounds in (
+        *((0.001, 0.0, 900), (0.05, 0.0, 300), (0.05, 0.02, 160), (0.05, 0.0, 600)),
+        *((0.03, 0.02, 250), (0.03, 0.0, 1200)),
+    ):
+        for _ in range(rounds):
+            drawn = np.round(path + noise * rng.random(64), 6)
+            duration, lost = round(1.1 * max(drawn.max(), state[0, windows.SRTT]), 6), 0
+            if state[0, windows.ON] == windows.OUTSIDE and noise and rng.random() < 0.1:
+                lost = 10
+            seen = [duration, 100, lost, 100 * drawn.mean(), drawn.min(), 1e6, cwnd]
+            windows.observe(state, np.array(seen)[:, None], 0.5, True)
+            row = state[0]
+            now += duration
+            connection["least"] = round(1e6 * row[windows.LEAST])
+            for field, seconds in (
+                ("rtt_min", drawn.min()),
+                ("rtt_last", path),
+                ("min_rtt", row[windows.EVER]),
+            ):
+                connection["now"][field] = round(1e6 * seconds)
+            last, delivered = delivered, delivered + 100
+            sums = round(64e6 * drawn.mean()), 64, round(1e6 * drawn.min())
+            memory["ack"] = (round(1e6 * now), 100, lost, 1 << 20, last, delivered, 0, 0, *sums)
+            connection["cwnd"] = round(cwnd * ONE)
+            trial.run()
+            guard = connection["guard"]
+            assert (guard["on"], guard["slow"]) == tuple(row[[windows.ON, windows.SLOW]])
+            assert guard["noisy"] == row[windows.NOISY]
+            if guard["on"]:
+                assert guard["window"] / ONE == pytest.approx(row[windows.WINDOW], rel=0.02)
+                assert connection["cwnd"] == guard["window"]
+        found.append((int(guard["on"]), guard["window"] / ONE))
+    assert [on for on, _ in found] == [2, 0, 2, 0, 2, 0]
+    # Beyond the policy's own windows, as CUBIC would go.
+    assert found[0][1] == windows.MOST_CWND
+    counted = {name: int(stats[name]) - count for name, count in before.items()}
+    entries = (counted["short_entries"], counted["noisy_entries"])
+    assert entries == tuple(row[[windows.SHORT_ENTRIES, windows.NOISY_ENTRIES]]) == (1, 2)
+    assert counted["outside_us"] == pytest.approx(1e6 * row[windows.OUTSIDE_TIME], rel=0.01)
+    # --always leaves all to the policy, at once where a swap brings it.
+    for always in (0, 1):
+        np.frombuffer(trial.data(layout.POLICIES), layout.POLICY, 1)["always"] = always
+        memory["ack"]["rtt_least"] = 500
+        trial.run()
+        assert connection["guard"]["on"] == (0 if always else layout.OUTSIDE)
 
 
 def test_a_policy_of_rates_goes_on_at_the_rate_that_the_guard_ended_with(trial: Trial) -> None:
@@ -253,7 +323,19 @@ def test_a_policy_of_rates_goes_on_at_the_rate_that_the_guard_ended_with(trial: 
     for delivered in range(100, 2000, 100):
         lost = 30 if delivered < 250 else 0
         last = delivered - 100
-        memory["ack"] = (1_000_000 + 500 * delivered, 100, lost, 100, last, delivered, 0, 0)
+        memory["ack"] = (
+            1_000_000 + 500 * delivered,
+            100,
+            lost,
+            100,
+            last,
+            delivered,
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         trial.run()
         if not connection["guard"]["on"] and delivered > 250:
             break

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,33 @@ def test_steps_end_in_time_though_each_window_is_acknowledged_at_once(
     (sent,) = send("127.0.0.1", port, name, 0.6)
     # Between two windows nothing is on its way, for microseconds.
     assert control.counts()["decisions"] > 0.7 * sent["seconds"] / 0.01
+
+
+@pytest.mark.parametrize("policy", ["one", "aurora"])
+@pytest.mark.parametrize("always", [False, True])
+def test_a_short_path_is_left_to_cubics_rule_and_status_says_so(
+    name: str, network: None, capsys: pytest.CaptureFixture[str], policy: str, always: bool
+) -> None:
+    contender = replace(contender_from_file(policy), always=always)
+    with closing(register(kernel_policy(contender), policy, name)) as control:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        threading.Thread(target=sink, args=("127.0.0.1", port, 10.0), daemon=True).start()
+        send("127.0.0.1", port, name, 0.5)
+        wait_until(lambda: control.counts()["released"] > 0)
+        assert main(["kernel", "status", "--json", "-"]) == 0
+        figures = {one["name"]: one for one in json.loads(capsys.readouterr().out)}[name]
+        assert main(["kernel", "status"]) == 0
+    said = re.search(rf"{name}: .*?outside ([^\n]*)", capsys.readouterr().out, re.DOTALL)
+    assert said is not None
+    assert figures["always"] == always
+    if always:
+        assert (figures["outside_s"], figures["short_entries"]) == (0.0, 0)
+        assert "no path is (--always)" in said[1]
+    else:
+        assert figures["outside_s"] > 0.1
+        assert figures["short_entries"] >= 1
+        assert f"RTT under 2 ms {figures['short_entries']} times" in said[1]
 
 
 def test_who_never_fills_the_window_is_limited_by_the_application(

@@ -40,13 +40,15 @@ def test_what_is_seen_is_what_the_space_sees(name: str) -> None:
     n, rng = 40, np.random.default_rng(2)
     twin, space = IntegerPolicy(policy, n), OBSERVATIONS[name](n)
     assert space.size == policy["observed"]
-    # Whole microseconds, as both see the same; silences, and paths that get longer and shorter.
-    path, shortest, last = rng.integers(8_000, 200_000, n) / 1e6, np.zeros(n), np.zeros(n)
+    # Whole microseconds, as both see the same; silences, and paths that get longer and shorter,
+    # a quarter of them within a LAN.
+    lowest = np.where(np.arange(n) < n // 4, 50, 8_000)
+    path, shortest, last = rng.integers(lowest, 25 * lowest) / 1e6, np.zeros(n), np.zeros(n)
     for step in range(150):
-        path = np.where(rng.random(n) < 0.05, rng.integers(8_000, 200_000, n) / 1e6, path)
+        path = np.where(rng.random(n) < 0.05, rng.integers(lowest, 25 * lowest) / 1e6, path)
         acked = np.where(rng.random(n) < 0.3, 0, rng.integers(1, 60, n))
         least = np.where(acked > 0, path, 0.0)
-        last = np.where(acked > 0, path + rng.integers(0, 30_000, n) / 1e6, last)
+        last = np.where(acked > 0, path + rng.integers(0, 4 * lowest) / 1e6, last)
         shorter = (acked > 0) & ((shortest == 0) | (path < shortest))
         shortest = np.where(shorter, path, shortest)
         values = dict.fromkeys(IntervalStats.names(), np.zeros(n)) | {

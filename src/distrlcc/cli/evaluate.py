@@ -16,11 +16,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.output import (
+    ALWAYS,
     Countdown,
     add_json,
     check_report,
@@ -389,6 +391,7 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
         "once for each (default: the policy's own)"
     )
     parser.add("--prefer P,…", text, _preferences, default="")
+    parser.add("--always", ALWAYS, bool)
 
 
 def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
@@ -407,8 +410,10 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
         for sender in senders
         for prefer in ([None] if is_scheme(sender, real=real) else args.prefer or [None])
     ]
-    if args.prefer and not any(one.learned for one in contenders):
-        raise ConfigError("--prefer is for a policy; there is none")
+    for flag in ("prefer", "always"):
+        if getattr(args, flag) and not any(one.learned for one in contenders):
+            raise ConfigError(f"--{flag} is for a policy; there is none")
+    contenders = [replace(one, always=args.always and one.learned) for one in contenders]
     contenders += [contender_from_scheme(name, real=real) for name in against]
     if not contenders:
         raise ConfigError("nothing to evaluate; name a SENDER or --against SCHEMES")

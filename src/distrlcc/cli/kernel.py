@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrlcc.cli.output import add_json, counted, emit_json, note
+from distrlcc.cli.output import ALWAYS, add_json, counted, emit_json, note
 from distrlcc.cli.parser import Parser, number
 from distrlcc.errors import ConfigError
 from distrlcc.policy.spec import DEFAULT
@@ -27,6 +28,7 @@ _SAME = 0.999
 def add_load(parser: Parser) -> None:
     _add_policy(parser)
     _add_name(parser)
+    parser.add("--always", ALWAYS, bool)
     parser.add("--keep", "stay until 'distrlcc kernel unload', not only until Ctrl-C", bool)
     parser.add("--swap", "give NAME, which is loaded already, this policy", bool)
 
@@ -49,7 +51,7 @@ def run_load(args: Namespace) -> int:
         check_name(args.name)
     elif args.keep:
         raise ConfigError("--swap leaves the registration as it is; leave --keep out")
-    contender = _contender(args)
+    contender = replace(_contender(args), always=args.always)
     record = kernel_policy(contender)
     if args.swap:
         control = find_control(args.name)
@@ -113,6 +115,7 @@ def _report(control: KernelControl) -> str:
         f"{figures['longest_us']:.0f}; {figures['acks']} ACKs\n"
         f"  guard        left {figures['guarded']:.2%} of them less than was chosen; CUBIC's rule "
         f"began {figures['guard_entries']} times, {figures['guard_s']:.1f} s in all\n"
+        f"  outside      {'no path is (--always)' if control.always else _outside(figures)}\n"
         f"  {figures['limited']} steps were limited by the application"
     )
 
@@ -206,7 +209,17 @@ def _figures(control: KernelControl) -> dict[str, Any]:
         "longest_us": counts["max_ns"] / 1e3,
         "guarded": control.guarded_share(),
         "guard_s": counts["guard_us"] / 1e6,
+        "outside_s": counts["outside_us"] / 1e6,
+        "always": control.always,
     }
+
+
+def _outside(figures: dict[str, Any]) -> str:
+    """Return how often and long CUBIC's rule had windows alone."""
+    return (
+        f"CUBIC's rule alone {figures['outside_s']:.1f} s: RTT under 2 ms "
+        f"{figures['short_entries']} times, noise in delay {figures['noisy_entries']} times"
+    )
 
 
 def _held(control: KernelControl) -> str:

@@ -126,6 +126,15 @@ _ABOUT = {
 """By kind and name."""
 
 
+_NOT_FOR = {
+    "one": "Where not to take one: noise in delay above 4 ms in the mean (it uses 1 to 55% of such "
+    "links) and RTTs under 2 ms, where CUBIC's rule sends in its place; beside CUBIC (within a "
+    "third to three times on 25 to 31% of links); 32 flows at once (Jain 0.68 simulated, 0.98 in "
+    "the kernel). See docs/recipes/one.md."
+}
+"""What a shipped policy is not for."""
+
+
 def add_policies(parser: Parser) -> None:
     add_json(parser, "the list")
 
@@ -154,11 +163,14 @@ def run_policies(args: Namespace) -> int:
         wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
         told = {"name": name, "file": str(path), "bytes": size, "acting": policy.acting}
-        listed.append(told | {"power": power})
+        not_for = {"not_for": _NOT_FOR[name]} if name in _NOT_FOR else {}
+        listed.append(told | {"power": power} | not_for)
         scored = (suite, f"{power[suite]:.3f}" if suite else "")
         cells = (spec.network_text, spec.observation, spec.action, f"{size / 1e3:.0f}")
         table.add_row(name, *cells, *scored)
     console(args.json).print(table)
+    for text in _NOT_FOR.values():
+        console(args.json).print(text)
     emit_json(args.json, listed)
     return 0
 

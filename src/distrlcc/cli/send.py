@@ -12,13 +12,13 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from distrlcc.cli.output import add_json, emit_text, note
+from distrlcc.cli.output import ALWAYS, add_json, emit_text, note
 from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
@@ -53,6 +53,7 @@ def add_arguments(parser: Parser) -> None:
     add("--cwnd N", "window of the scheme fixed, packets", number(1, 1e6))
     text = "0: throughput, 1: delay, for a policy trained with preferences (default: its own)"
     add("--prefer P", text, number(0.0, 1.0))
+    add("--always", ALWAYS, bool)
     # How packets are sent.
     text = (
         "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
@@ -95,6 +96,7 @@ def run(args: Namespace) -> int:
 
 def _run(args: Namespace, log: StepLog | None) -> int:
     from distrlcc.control.schemes import SchemeController
+    from distrlcc.evaluation.contender import PolicyController
 
     # Refuse what cannot work before anything runs.
     name, controller, step_ns = _controller(args)
@@ -132,7 +134,8 @@ def _run(args: Namespace, log: StepLog | None) -> int:
             raise
     # Sum up.
     line.end()
-    print(_summary(name, sent), file=out)
+    outside = controller.outside() if isinstance(controller, PolicyController) else {}
+    print(_summary(name, sent) + _outside_text(outside), file=out)
     if sent.late:
         note(
             f"distrlcc: {sent.late_share:.1%} of the steps began more than 1 ms late: this machine "
@@ -145,7 +148,7 @@ def _run(args: Namespace, log: StepLog | None) -> int:
         figure = flow_plot(log.whole(), name, wire_bytes)
         write_output(args.plot, encode(figure, args.plot.suffix[1:]))
     if log is not None:
-        figures = json.dumps({"name": name} | _figures(sent), indent=2)[: -len("\n}")]
+        figures = json.dumps({"name": name} | _figures(sent) | outside, indent=2)[: -len("\n}")]
         emit_text(args.json, chain([figures, ',\n  "steps_columns": '], log.json(), ["\n}\n"]))
     if sent.failure:
         note(f"distrlcc: error: {sent.failure}")
@@ -160,6 +163,9 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
     if args.cwnd is not None and args.sender != "fixed":
         raise ConfigError("--cwnd is for the scheme fixed")
     contender = contender_named(args.sender, prefer=args.prefer)
+    if args.always and not contender.learned:
+        raise ConfigError(f"{contender.name} is a scheme: --always is for a policy")
+    contender = replace(contender, always=args.always)
     if contender.learned:
         policy = PolicyController(contender, seed=args.seed)
         return contender.name, policy, policy.step_ns
@@ -223,6 +229,18 @@ def _summary(name: str, sent: Sent) -> str:
         f"{rtts if sent.acked else 'no RTT was measured'}; loss {sent.loss:.2%} of {sent.packets} "
         f"packets{came_late}, {sent.timeouts} timeouts; steps late "
         f"{sent.late_share:.2%} (p50 {sent.lateness_p50_ms:.2f}, p99 {sent.lateness_p99_ms:.2f} ms)"
+    )
+
+
+def _outside_text(figures: dict[str, float]) -> str:
+    """Say how long, and why, CUBIC's rule sent in a policy's place; empty: it did not."""
+    if not figures.get("outside_s"):
+        return ""
+    causes = {"short_path_entries": "RTT under 2 ms", "noise_entries": "noise in delay"}
+    named = ", ".join(f"{text} {figures[key]}x" for key, text in causes.items() if figures[key])
+    return (
+        f"\nCUBIC's rule sent for {figures['outside_s']:.1f} s, as the path was outside of what "
+        f"policies hold ({named}); --always leaves it to the policy"
     )
 
 

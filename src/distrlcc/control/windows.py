@@ -4,7 +4,8 @@ The guard is outside the network, so that no policy, however trained, can do muc
 
 - A window grows by `GROWTH` times the packets that the step acknowledged at most: not at all in
   silence.
-- A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, and `SPARE`.
+- A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, which is
+  `LEAST_PATH` or more, and `SPARE`.
 - A flow that loses more than a bound in each of `BAD_ROUNDS` rounds has no greater window than
   CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
   enough: the longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of
@@ -12,6 +13,14 @@ The guard is outside the network, so that no policy, however trained, can do muc
   queue, half the bound is enough. Where they do not, they are mostly lost at random or in a queue
   of a few packets, where a smaller window gains nothing: it takes three times the bound, and
   `SIGMAS` standard deviations. (Behind a policer, which has no queue, a smaller one loses less.)
+- Outside of what policies hold, CUBIC's rule has the window alone, with slow start and up to
+  `MOST_CWND`: on a path whose least RTT is under `LEAST_PATH`, and on a noisy one. A path is noisy
+  when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above `NOISE` and a
+  packet's time: the least mean RTT of a round less the least RTT, both of the last one to two
+  `WINDOW_S`. No round then had a mean within `SPREAD` of its own least RTT, as rounds have whose
+  queue is empty or stands. The newest round's mean is within `UNEVEN` times the noise of its least
+  RTT; it is not where the rate varies. It is noisy no more after `QUIET_S` with half of that, the
+  longer, the more often it was so.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
@@ -26,13 +35,16 @@ from numpy.typing import NDArray
 
 from distrlcc.control.compiled import njit
 from distrlcc.control.cubic import ALPHA, BETA, C
-from distrlcc.control.state import MIN_CWND
+from distrlcc.control.state import LEAST_PATH, MIN_CWND
 from distrlcc.types import FloatArray, IntervalStats
 
 GROWTH, MOST_BDP, SPARE = 4.0, 8.0, 10.0
 BAD_ROUNDS, CALM_ROUNDS = 2, 8
 ROUND_PACKETS, ROUND_RTTS, FEW_PACKETS = 64, 8, 8
 QUEUED, UNQUEUED, SIGMAS = 0.5, 3.0, 1.5
+WINDOW_S, NOISY_ROUNDS, NOISY_PACKETS = 4.0, 12, 8
+NOISE, SPREAD, UNEVEN = 0.004, 0.00175, 1.5
+QUIET_S, MOST_CWND = 10.0, 32768.0
 LEAST_S, MOST_LONGER = 10.0, 4.0
 """The least RTT follows a longer path in this time, s, to so many times the least ever."""
 _FADE = 1 / 16
@@ -44,10 +56,18 @@ LEAST = 2  # least RTT, which follows a longer path; 0 before the first sample
 RATE, TOP = 3, 4  # delivery rate over a round trip, packets/s, and its greatest, which fades
 ROUND_ACKED, ROUND_LOST, ROUND_TIME = 5, 6, 7  # of the round that is counted
 BAD, CALM, ENTRIES = 8, 9, 10  # rounds in a row above the bound, and not; times under CUBIC's rule
-ON = 11  # 1 while CUBIC's rule bounds the window
+ON = 11  # 1 while CUBIC's rule bounds the window, `OUTSIDE` while it has the window alone
 WINDOW, W_MAX, W_EST, K, EPOCH = 12, 13, 14, 15, 16  # CUBIC's, as RFC 9438 has them; EPOCH: its age
 EVER, ROUND_LEAST = 17, 18  # least RTT ever, and of the round; 0 before the first sample
-STATE_SIZE = 19
+# Of the round in which noise is looked for: packets acknowledged, sum and least of RTTs, time.
+NOISE_ACKED, NOISE_SUM, NOISE_LEAST, NOISE_TIME = 19, 20, 21, 22
+# The newest window's age; its least RTT, calmest round's mean and spread, and the window's before.
+AGE, LOWEST, CALMEST, EVENEST, BEFORE = 23, 24, 25, 26, 27
+NOISY, QUIET = 30, 31  # noisy rounds in a row; time since the last that was half as noisy, s
+SLOW = 32  # 1 in slow start
+SHORT_ENTRIES, NOISY_ENTRIES, OUTSIDE_TIME = 33, 34, 35  # times outside by cause, and how long, s
+STATE_SIZE = 36
+OUTSIDE = 2.0
 
 
 @njit
@@ -56,15 +76,27 @@ def _reduce(s: FloatArray) -> None:
     before = s[WINDOW]
     s[W_MAX] = before * (1.0 + BETA) / 2.0 if before < s[W_MAX] else before
     s[WINDOW] = max(before * BETA, MIN_CWND)
+    _begin_epoch(s)
+
+
+@njit
+def _begin_epoch(s: FloatArray) -> None:
+    """Let the cubic begin where the window is."""
+    s[SLOW] = s[EPOCH] = 0.0
     s[W_EST] = s[WINDOW]
     s[K] = (max(s[W_MAX] - s[WINDOW], 0.0) / C) ** (1.0 / 3.0)
-    s[EPOCH] = 0.0
 
 
 @njit
 def _grow(s: FloatArray) -> None:
     """Grow along the cubic, or as Reno if that is more (sections 4.2 to 4.5)."""
     window = s[WINDOW]
+    # Slow start, which ends with the first loss, or where the last one left the window.
+    if s[SLOW] == 1.0:
+        s[WINDOW] = window + s[ACKED]
+        if s[W_MAX] > 0.0 and s[WINDOW] >= BETA * s[W_MAX]:
+            _begin_epoch(s)
+        return
     acked = min(s[ACKED], window)
     t = s[EPOCH] - s[K]
     target = min(max(C * t * t * t + s[W_MAX], window), 1.5 * window)
@@ -73,11 +105,77 @@ def _grow(s: FloatArray) -> None:
 
 
 @njit
-def observe(rows: FloatArray, seen: FloatArray, bound: float) -> None:
+def _follow_cubic(s: FloatArray, lost: float, inflight: float) -> None:
+    """Take a step by CUBIC's rule: one reduction per round trip."""
+    if lost > 0.0 and s[EPOCH] >= s[SRTT]:
+        _reduce(s)
+    elif lost == 0.0 and s[ACKED] > 0.0 and inflight + 2.0 * s[ACKED] >= s[WINDOW]:
+        _grow(s)
+    s[WINDOW] = min(s[WINDOW], MOST_CWND)
+
+
+@njit
+def _least_of(a: float, b: float) -> float:
+    """Return the lesser, where 0 means none."""
+    return b if a == 0.0 else (a if b == 0.0 else min(a, b))
+
+
+@njit
+def _look_for_noise(s: FloatArray) -> None:
+    """Compare the round's RTTs with those of the last one to two windows, and begin the next."""
+    mean, least = s[NOISE_SUM] / s[NOISE_ACKED], s[NOISE_LEAST]
+    packet = s[NOISE_TIME] / s[NOISE_ACKED]
+    # What they had least, each in its own round.
+    s[AGE] += s[NOISE_TIME]
+    for k, value in enumerate((least, mean, mean - least + 1e-9)):
+        if s[AGE] >= WINDOW_S:
+            s[BEFORE + k], s[LOWEST + k] = s[LOWEST + k], 0.0
+        s[LOWEST + k] = _least_of(s[LOWEST + k], value)
+    if s[AGE] >= WINDOW_S:
+        s[AGE] = 0.0
+    noise = _least_of(s[CALMEST], s[BEFORE + 1]) - _least_of(s[LOWEST], s[BEFORE])
+    spread = _least_of(s[EVENEST], s[BEFORE + 2])
+    noisy = noise > NOISE and spread > SPREAD and noise > packet
+    s[NOISY] = s[NOISY] + 1.0 if noisy and mean - least <= UNEVEN * noise else 0.0
+    quiet = noise < NOISE / 2.0 or spread < SPREAD / 2.0
+    s[QUIET] = s[QUIET] + s[NOISE_TIME] if quiet else 0.0
+    s[NOISE_ACKED] = s[NOISE_SUM] = s[NOISE_LEAST] = s[NOISE_TIME] = 0.0
+
+
+@njit
+def _judge_path(
+    s: FloatArray, duration: float, rtt_sum: float, rtt_min: float, cwnd: float
+) -> None:
+    """Let CUBIC's rule have the window where the path is outside of what policies hold."""
+    # The round's RTTs.
+    s[OUTSIDE_TIME] += duration * (s[ON] == OUTSIDE)
+    s[NOISE_TIME] += duration
+    if s[ACKED] > 0.0:
+        s[NOISE_ACKED] += s[ACKED]
+        s[NOISE_SUM] += rtt_sum
+        s[NOISE_LEAST] = _least_of(s[NOISE_LEAST], rtt_min)
+    if s[NOISE_ACKED] >= NOISY_PACKETS and s[NOISE_TIME] >= s[SRTT]:
+        _look_for_noise(s)
+    # In, or out.
+    least = _least_of(_least_of(s[LOWEST], s[BEFORE]), s[NOISE_LEAST])
+    short = 0.0 < least < LEAST_PATH
+    if s[ON] == OUTSIDE:
+        patience = QUIET_S * 2.0 ** min(s[NOISY_ENTRIES] - 1.0, 5.0)
+        if not short and s[QUIET] >= patience * (s[NOISY_ENTRIES] > 0.0):
+            s[ON] = s[BAD] = s[CALM] = 0.0
+    elif short or s[NOISY] >= NOISY_ROUNDS:
+        s[ON], s[SLOW], s[EPOCH], s[QUIET] = OUTSIDE, 1.0, s[SRTT], 0.0
+        s[WINDOW] = max(cwnd, MIN_CWND)
+        s[SHORT_ENTRIES if short else NOISY_ENTRIES] += 1.0
+
+
+@njit
+def observe(rows: FloatArray, seen: FloatArray, bound: float, outside: bool) -> None:
     """Count a step of every flow in its row, ``[N, STATE_SIZE]``.
 
     ``seen`` holds the step's duration (s), packets acknowledged and lost, sum and least of the RTTs
-    (s), packets in flight and the window, ``[7, N]``.
+    (s), packets in flight and the window, ``[7, N]``; ``outside`` is whether CUBIC's rule gets the
+    paths that policies do not hold.
     """
     for n in range(len(rows)):
         s = rows[n]
@@ -98,13 +196,11 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float) -> None:
         weight = min(duration / s[LEAST], 1.0)
         s[RATE] += (1.0 if s[RATE] == 0.0 else weight) * (acked / duration - s[RATE])
         s[TOP] = max(s[RATE], s[TOP] * (1.0 - _FADE * weight))
-        # CUBIC's rule: one reduction per round trip.
         s[EPOCH] += duration
-        if s[ON] == 1.0:
-            if lost > 0.0 and s[EPOCH] >= s[SRTT]:
-                _reduce(s)
-            elif lost == 0.0 and acked > 0.0 and inflight + 2.0 * acked >= s[WINDOW]:
-                _grow(s)
+        if s[ON] > 0.0:
+            _follow_cubic(s, lost, inflight)
+        if outside:
+            _judge_path(s, duration, rtt_sum, rtt_min, cwnd)
         # The round's loss.
         s[ROUND_ACKED] += acked
         s[ROUND_LOST] += lost
@@ -136,16 +232,19 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float) -> None:
 class WindowControl:
     """The guard and the pacing of N flows."""
 
-    def __init__(self, n: int, pacing: float, guard: float) -> None:
-        """Take the gain of pacing and the guard's bound; 0 is without."""
-        self.pacing, self.guard = pacing, guard
+    def __init__(self, n: int, pacing: float, guard: float, outside: bool = False) -> None:
+        """Take the gain of pacing and the guard's bound; 0 is without.
+
+        ``outside``: whether the guard takes over on paths outside of what policies hold.
+        """
+        self.pacing, self.guard, self.outside = pacing, guard, outside
         self.state = np.zeros((n, STATE_SIZE))
         self.on = self.state[:, ON]
-        """1 where CUBIC's rule bounds the window, ``[N]``."""
+        """1 where CUBIC's rule bounds the window, `OUTSIDE` where it has it alone, ``[N]``."""
         self.lowered = np.zeros(n, np.bool_)
-        """Whether the guard lowered the newest window, by any of its rules, ``[N]``."""
+        """Whether the guard lowered the newest window, or CUBIC's rule had it alone, ``[N]``."""
         if pacing or guard:  # compiled code is loaded now, not in a flow's first step
-            observe(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard)
+            observe(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard, outside)
 
     def reset(self, which: NDArray[np.int64]) -> None:
         """Begin some flows anew."""
@@ -160,7 +259,7 @@ class WindowControl:
             *(stats.duration, stats.acked, stats.lost, stats.rtt_sum, stats.rtt_min),
             *(stats.inflight, stats.cwnd),
         )
-        observe(self.state, np.array(columns), self.guard)
+        observe(self.state, np.array(columns), self.guard, self.outside)
 
     def apply(
         self, held: tuple[FloatArray, FloatArray], chosen: tuple[FloatArray, FloatArray]
@@ -170,11 +269,11 @@ class WindowControl:
         s = self.state.T
         if self.guard:
             most = np.maximum(held[0], MIN_CWND) + GROWTH * s[ACKED]
-            cap = MOST_BDP * s[TOP] * s[LEAST] + SPARE
+            cap = MOST_BDP * s[TOP] * np.maximum(s[LEAST], LEAST_PATH) + SPARE
             cwnd = np.minimum(cwnd, np.where(s[TOP] > 0.0, np.minimum(most, cap), most))
             cwnd = np.where(s[ON] == 1.0, np.minimum(cwnd, s[WINDOW]), cwnd)
-            cwnd = np.maximum(cwnd, MIN_CWND)
-            self.lowered = cwnd < chosen[0]
+            cwnd = np.where(s[ON] == OUTSIDE, s[WINDOW], np.maximum(cwnd, MIN_CWND))
+            self.lowered = (cwnd < chosen[0]) | (s[ON] == OUTSIDE)
         if self.pacing:
             rate = np.where(s[SRTT] > 0.0, self.pacing * cwnd / np.maximum(s[SRTT], 1e-6), 0.0)
         return cwnd, rate

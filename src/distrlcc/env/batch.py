@@ -68,7 +68,7 @@ class AgentBatch(ABC):
         """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
         self.disturbance: Disturbance | None = None
         """Between the agents and their links, where the environment has put one."""
-        self.windows = WindowControl(n, config.pacing, config.guard)
+        self.windows = WindowControl(n, config.pacing, config.guard, config.outside)
         """Between the agents' choices and what their flows hold."""
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)

@@ -47,6 +47,9 @@ class EnvConfig:
     guard: float = 0.0
     """Share of lost packets from which on CUBIC's rule bounds the windows, half of it in a queue,
     thrice it without (`distrlcc.control.windows`); 0: the policy alone does."""
+    outside: bool = False
+    """Whether the guard takes over on paths outside of what policies hold, as it does wherever one
+    is put to use: nothing is learned there."""
     episode_s: float = 10.0
     """Episodes are truncated after this time, s, or at the scenario's end."""
     stagger: bool = True
@@ -109,6 +112,8 @@ class EnvConfig:
             raise ConfigError(
                 "reward.guard_weight is the price of the guard's rule; set guard, too"
             )
+        if self.outside and not self.guard:
+            raise ConfigError("outside is a rule of the guard; set guard, too")
         if self.world != "simulated":
             self._check_real()
 

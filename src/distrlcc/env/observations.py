@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.compiled import njit, njit_inner
+from distrlcc.control.state import LEAST_PATH
 from distrlcc.plugins import Registry, having
 from distrlcc.types import IntervalStats
 
@@ -123,7 +124,7 @@ def _scale_free(s: Any, seen: Any, elements: Any) -> Any:
     # Of the last one to two windows, so that a longer path is noticed.
     path = _windowed_least(s, WINDOW, seen, WINDOW_S)
     path = path if math.isfinite(path) else min_rtt
-    path = path if min_rtt > 0.0 else 0.1
+    path = max(path, LEAST_PATH) if min_rtt > 0.0 else 0.1
     # Delay: of the step, smoothed, and its change.
     s[IDLE] = 0.0 if acked > 0.0 else s[IDLE] + duration
     s[AGE] += duration
@@ -180,8 +181,8 @@ def _recent(s: Any, seen: Any, path: float, elements: Any) -> None:
     unseen = max(rtt_last, path)
     recent = min(s[RECENT_LEAST], s[RECENT_LEAST_BEFORE])
     recent = recent if math.isfinite(recent) else unseen
-    recent = _windowed_least(s, RECENT_WINDOW, seen, RECENT_RTTS * recent)
-    recent = recent if math.isfinite(recent) else unseen
+    recent = _windowed_least(s, RECENT_WINDOW, seen, RECENT_RTTS * max(recent, LEAST_PATH))
+    recent = max(recent, LEAST_PATH) if math.isfinite(recent) else unseen
     rtt = mean_rtt(acked, rtt_sum, recent)
     # Averages over a third of it, over it, and over four.
     weight = min(duration / recent, 1.0)
@@ -200,7 +201,7 @@ def _recent(s: Any, seen: Any, path: float, elements: Any) -> None:
     elements[20] = window - s[CWND_SLOW]
     waiting = min(max(rtt / path - 1.0, 0.0), 400.0)
     elements[21] = math.log1p(s[FAST] * path * waiting)
-    elements[22] = _log_ratio(path, min_rtt if min_rtt > 0.0 else path)
+    elements[22] = _log_ratio(path, max(min_rtt, LEAST_PATH) if min_rtt > 0.0 else path)
 
 
 @njit_inner
@@ -208,7 +209,7 @@ def _spread(s: Any, seen: Any, path: float, elements: Any) -> None:
     """Fill what `ScaleFreeSpread` adds for a sender whose minimum RTT is ``path``, s."""
     rtt_min, rtt_max = seen[4], seen[5]
     if seen[1] > 0.0:
-        least = max(rtt_min, 1e-9)
+        least = max(rtt_min, LEAST_PATH)
         s[FLOOR] = _log_ratio(least, path)
         s[QUANTILE] += (DOWN if s[FLOOR] < s[QUANTILE] else UP) * (s[FLOOR] - s[QUANTILE])
         s[SPREAD_NOW] = _log_ratio(rtt_max, least)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control import windows
 from distrlcc.control.state import SCHEMES
 from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
@@ -49,6 +50,8 @@ class Contender:
     """The policy's file, which a sender of real packets reads."""
     control: KernelControl | None = None
     """As what the kernel's TCP has the policy; None: it is not there."""
+    always: bool = False
+    """Whether a policy sends on paths, too, that are outside of what policies hold."""
     reference: str = ""
     """To a user's scheme; empty: it is another's."""
     program: tuple[str, str] = ("", "")
@@ -86,7 +89,7 @@ class Contender:
         if self.policy is None:
             return (self.reference or self.name,)
         prefer = () if self.preference is None else ("--prefer", str(self.preference))
-        return (str(self.path), *prefer)
+        return (str(self.path), *prefer, *["--always"] * self.always)
 
     def env_config(self) -> EnvConfig:
         """Return what its agent observes and does; the default's 10 ms steps for a scheme."""
@@ -101,6 +104,7 @@ class Contender:
             reward=RewardConfig(delay_weights=spec.delay_weights),
             pacing=spec.pacing,
             guard=spec.guard,
+            outside=spec.guard > 0 and not self.always,
         )
 
     def actor(self, count: int, seed: int) -> ActingPolicy:
@@ -120,7 +124,7 @@ class PolicyController:
         self._interval_rtts = spec.interval_rtts or 0.0
         self._observations = OBSERVATIONS[spec.observation](1)
         self._actions = ACTIONS[spec.action]
-        self._windows = WindowControl(1, spec.pacing, spec.guard)
+        self._windows = WindowControl(1, spec.pacing, spec.guard, not contender.always)
         preference = [] if contender.preference is None else [contender.preference]
         self._preference = np.array([preference], float)
         self._actor = contender.actor(1, seed)
@@ -150,6 +154,14 @@ class PolicyController:
     def guarded(self) -> bool:
         """Whether the guard holds a lower window than was chosen."""
         return bool(self._windows.lowered[0])
+
+    def outside(self) -> dict[str, float]:
+        """Return how long, s, and how often CUBIC's rule had the window alone, by cause."""
+        s = self._windows.state[0]
+        entries = int(s[windows.SHORT_ENTRIES]), int(s[windows.NOISY_ENTRIES])
+        seconds = float(s[windows.OUTSIDE_TIME])
+        names = ("outside_s", "short_path_entries", "noise_entries")
+        return dict(zip(names, (seconds, *entries), strict=True))
 
     def step_ns(self, min_rtt: float) -> int:
         """Return the next step's length, ns, given the minimum RTT, s."""

@@ -35,7 +35,9 @@ def kernel_policy(contender: Contender) -> NDArray[np.void]:
     assert contender.path is not None
     policy = load_policy(contender.path)
     actions = ACTIONS[policy.spec.action]
-    return quantise(policy, actions, preference=contender.preference, name=contender.name)
+    record = quantise(policy, actions, preference=contender.preference, name=contender.name)
+    record["always"] = contender.always
+    return record
 
 
 def in_kernel(contender: Contender, control: KernelControl) -> Contender:
@@ -83,7 +85,7 @@ def same_action(
     # The links, with the policy as every agent.
     assert contender.policy is not None
     agents = max(sum(f.scheme == "agent" for f in s.flows) for s in scenarios) or 1
-    config = replace(contender.env_config(), agents=agents)
+    config = replace(contender.env_config(), agents=agents, outside=False)  # as the twin's
     flows = max(len(s.flows) for s in scenarios)
     batch = LinkBatch(len(scenarios), config, n_flows=flows, with_labels=False, joining=True)
     for n, scenario in enumerate(scenarios):

@@ -136,6 +136,12 @@ class KernelControl:
         path = PINS / self.name
         return path if path.exists() else None
 
+    @property
+    def always(self) -> bool:
+        """Whether its policy sends on paths, too, that are outside of what policies hold."""
+        slot = int(self.control["generation"]) & 1
+        return bool(len(self.policies) and self.policies[slot]["always"])
+
     def counts(self) -> dict[str, int]:
         """Return what the program has counted."""
         return {name: int(self.counted[name]) for name in layout.STATS_TYPE.names or ()}
@@ -312,12 +318,14 @@ def _refusals(what: str) -> Iterator[None]:
 
 def _control(policies: int, control: int, stats: int, link: int | None = None) -> KernelControl:
     """Return what these maps hold; no policies where another version's are of another size."""
-    slots = bpf.map_array(policies)
+    slots, counted = bpf.map_array(policies), bpf.map_array(stats)
+    if len(counted) < layout.STATS_TYPE.itemsize:  # another version's
+        counted = np.pad(counted, (0, layout.STATS_TYPE.itemsize - len(counted)))
     fits = len(slots) == 2 * layout.POLICY.itemsize
     return KernelControl(
         control=bpf.map_array(control).view(layout.CONTROL_TYPE).reshape(()),
         policies=slots[: len(slots) * fits].view(layout.POLICY),
-        counted=bpf.map_array(stats).view(layout.STATS_TYPE).reshape(()),
+        counted=counted[: layout.STATS_TYPE.itemsize].view(layout.STATS_TYPE).reshape(()),
         link=link,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control.state import LEAST_PATH
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.fixed_point import SHIFT, Ints, exp, fixed, ln, mul, tanh
 from distrlcc.policy.kernel_layout import ONE
@@ -20,7 +21,7 @@ LN_ONE, LN_RATE_SECOND = int(ln(np.array(ONE))), int(ln(np.array(65536 * 10**6))
 LN_400, LN_401, LN_1001 = (int(ln(np.array(x))) for x in (400, 401, 1001))
 TENTH = 65536 * 10**5
 """0.1 packets, as a rate * 1 us."""
-WINDOW_US = 4_000_000
+LEAST_PATH_US, WINDOW_US = int(fixed(LEAST_PATH, 10**6)), 4_000_000
 MOST_RATE, MOST_US, MOST_PACKETS = 1 << 38, 1 << 24, (1 << 14) - 1
 """Bounds that keep products within 63 bits: 4 million packets/s, 16.8 s, and 16,383 in flight,
 above which they are more than twice any window."""
@@ -121,7 +122,7 @@ class IntegerPolicy:
         duration, acked, lost, ever = map(self._signed, ("duration", "acked", "lost", "min_rtt"))
         seen = acked > 0
         # The path's least RTT, and the step's mean one.
-        min_rtt = np.where(min_rtt == 0, ever, min_rtt)
+        min_rtt = np.maximum(np.where(min_rtt == 0, ever, min_rtt), LEAST_PATH_US)
         min_rtt = np.where(ever == 0, 100_000, min_rtt)
         ln_min = ln(min_rtt)
         count = self._signed("rtt_count")
@@ -180,8 +181,8 @@ class IntegerPolicy:
         unseen = np.maximum(self._signed("rtt_last"), min_rtt)
         recent = _least_of(*(rows[f"recent_least{n}"].astype(np.int64) for n in ("", "_before")))
         recent = np.where(recent == 0, unseen, recent)
-        recent = self._least("recent_", 2 * recent)
-        recent = np.where(recent == 0, unseen, recent)
+        recent = self._least("recent_", 2 * np.maximum(recent, LEAST_PATH_US))
+        recent = np.maximum(np.where(recent == 0, unseen, recent), LEAST_PATH_US)
         ln_recent = ln(recent)
         put[14] = np.clip(ln_recent - ln_min, 0, LN_400)
         put[15] = np.clip(np.where(acked > 0, ln_mean, ln_recent) - ln_recent, 0, LN_400)
@@ -198,12 +199,14 @@ class IntegerPolicy:
         mean = np.where((acked > 0) & (count > 0), mean, recent << 4)
         waiting = np.clip(mean - (min_rtt << 4), 0, MOST_US << 4)
         put[21] = ln((rows["fast"] >> 4) * waiting + 65536 * 10**6) - LN_RATE_SECOND
-        put[22] = np.clip(ln_min - ln(np.where(ever > 0, ever, min_rtt)), 0, LN_400)
+        ever = np.where(ever > 0, np.maximum(ever, LEAST_PATH_US), min_rtt)
+        put[22] = np.clip(ln_min - ln(ever), 0, LN_400)
 
     def _spread(self, min_rtt: Ints) -> None:
         rows, put = self.rows, self.rows["observation"].T
         seen = (self._signed("acked") > 0) & (self._signed("rtt_count") > 0)
-        least, most = ln(self._signed("rtt_min")), ln(self._signed("rtt_max"))
+        least, most = np.maximum(self._signed("rtt_min"), LEAST_PATH_US), self._signed("rtt_max")
+        least, most = ln(least), ln(most)
         rows["floor"] = np.where(seen, np.clip(least - ln(min_rtt), 0, LN_400), rows["floor"])
         away = np.where(seen, rows["floor"] - rows["quantile"], 0)
         rows["quantile"] += np.where(away < 0, away >> 3, away >> 6)
@@ -261,7 +264,8 @@ class IntegerPolicy:
             return
         likeliest = head.argmax(axis=1)
         rows["action"] = action = self._sampled(head, draws) if policy["sample"] else likeliest
-        cwnd = mul(rows["cwnd"], policy["factor"][action]) + policy["offset"][action]
+        cwnd = np.minimum(rows["cwnd"], policy["greatest_window"])
+        cwnd = mul(cwnd, policy["factor"][action]) + policy["offset"][action]
         cwnd = np.clip(cwnd, policy["least_window"], policy["greatest_window"])
         rows["cwnd"] = self._allowed(rows["cwnd"], cwnd)
 
@@ -271,8 +275,9 @@ class IntegerPolicy:
             new = np.maximum(self._bounded(old, new), self.policy["least_window"])
         new = np.where(self.rows["limited"] > 0, np.minimum(old, new), new)
         guard = self.rows["guard"]
-        most = np.minimum(new, guard["window"]) if self.policy["actions"] else old
-        return np.asarray(np.where(guard["on"] > 0, most, new))
+        alone, bounded = guard["window"], np.minimum(new, guard["window"])
+        most = np.where(guard["on"] == layout.OUTSIDE, alone, bounded)
+        return np.asarray(np.where(guard["on"] > 0, most if self.policy["actions"] else old, new))
 
     def _bounded(self, old: Ints, new: Ints) -> Ints:
         """Return windows bounded by the policy's growth, and by eight recent BDPs."""
@@ -282,8 +287,8 @@ class IntegerPolicy:
         rtt = _least_of(rows["least"].astype(np.int64), rows["least_before"].astype(np.int64))
         rtt = np.where(rtt == 0, self._signed("min_rtt"), rtt)
         rtt = np.minimum(rtt, 4 * self._signed("min_rtt"))
-        most = rows["lately"] * np.minimum(rtt, MOST_US) // 10**6
         known = (rows["lately"] > 0) & (rtt > 0)
+        most = rows["lately"] * np.clip(rtt, LEAST_PATH_US, MOST_US) // 10**6
         return np.where(known, np.minimum(new, (most << SHIFT - 13) + 10 * ONE), new)
 
     def _sampled(self, head: Ints, draws: Ints) -> Ints:

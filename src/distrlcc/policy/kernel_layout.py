@@ -27,6 +27,8 @@ OPERATIONS = "distrlcc"
 TRIAL_PROGRAM = "trial"
 """The program for BPF_PROG_TEST_RUN, of type tc, that loads only where it is asked for."""
 POLICIES, CONTROL, STATS = ".data.policies", ".data.control", ".data.stats"
+OUTSIDE = 2
+"""What a guard's ``on`` is while CUBIC's rule has the window alone."""
 PLACES, TRIAL, FORM = ".data.places", ".data.trial", ".rodata.form"
 
 ONE = 1 << 24
@@ -63,7 +65,7 @@ LAYER = _struct(("<u4", "rows columns weights bias activation"))
 POLICY = _struct(
     ("<u4", "observation observed actions has_preference dense state state_input"),
     ("<u4", "sample step_us interval_q16 catch_up gain_q8 guard_rounds floor"),
-    ("<u4", "crowd follows growth gates post_hidden"),
+    ("<u4", "crowd follows growth gates post_hidden always"),
     ("<i8", "guard_loss preference first_window least_window greatest_window"),
     ("<i8", "first_rate least_rate greatest_rate scale deviation"),
     ("<i8", "mean inverse", MAX_INPUTS),
@@ -71,7 +73,7 @@ POLICY = _struct(
     (LAYER, "layers", MAX_LAYERS),
     ("<i8", "biases", MAX_BIASES),
     ("<u4", "weights", MAX_WEIGHTS + MAX_COLUMNS),
-    ("<u8", "none", 3),
+    ("<u8", "none", 4),
 )
 CONTROL_TYPE = _struct(
     ("<u4", "generation operations policies stats"),
@@ -82,6 +84,7 @@ CONTROL_TYPE = _struct(
 STATS_TYPE = _struct(
     ("<u8", "sockets released fallbacks acks decisions ns max_ns limited"),
     ("<u8", "lowered guard_entries guard_us busy busy_us busy_start"),
+    ("<u8", "short_entries noisy_entries outside_us"),
 )
 INTERVAL = _struct(
     ("<u8", "duration sent acked lost rtt_sum rtt_count rtt_min rtt_last min_rtt inflight"),
@@ -89,12 +92,17 @@ INTERVAL = _struct(
 )
 PLACE = _struct(("<i8", "cwnd rate"), ("<u4", "step seen_step"), (INTERVAL, "seen"))
 ACKED = _struct(
-    ("<u8", "now acked lost inflight"), ("<u4", "prior_delivered delivered state limited")
+    ("<u8", "now acked lost inflight"),
+    ("<u4", "prior_delivered delivered state limited"),
+    ("<u8", "rtt_sum rtt_count rtt_least"),
 )
 GUARD = _struct(
     ("<u8", "packets lost least since epoch turn begun"),
     ("<i8", "greatest reno window"),
     ("<u4", "round reduced bad calm entries on"),
+    ("<u8", "noise_acked noise_sum noise_count noise_least noise_begun window_begun quiet"),
+    ("<u8", "lowest before", 3),
+    ("<u4", "noise_round noisy noisy_entries slow"),
 )
 CONNECTION = _struct(
     (INTERVAL, "now"),

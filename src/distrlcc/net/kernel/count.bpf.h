@@ -45,6 +45,9 @@ static __always_inline void count(struct connection *c, struct tcp_sock *tp,
 	 * repairs a loss is timed by stamps of whole ms, and may look faster than the path.
 	 */
 	if (rtt > 0 && (__u64)rtt % 1000 && !(rs->is_ack_delayed && now->min_rtt)) {
+		a->rtt_sum = rtt + oldest;
+		a->rtt_count = 2;
+		a->rtt_least = rtt;
 		now->rtt_sum += rtt + oldest;
 		now->rtt_count += 2;
 		now->rtt_last = rtt;

@@ -211,8 +211,8 @@ void BPF_PROG(start, struct sock *sk)
 		return;
 	}
 	__sync_fetch_and_add(&stats.sockets, 1);
-	c->start = c->guard.begun = tp->tcp_mstamp;
-	c->delivered = c->guard.round = tp->delivered;
+	c->start = c->guard.begun = c->guard.noise_begun = c->guard.window_begun = tp->tcp_mstamp;
+	c->delivered = c->guard.round = c->guard.noise_round = tp->delivered;
 	c->lost = tp->lost;
 	c->sent = tp->data_segs_out;
 	c->srtt = tp->srtt_us;
@@ -232,8 +232,7 @@ void BPF_PROG(release, struct sock *sk)
 
 	if (!c)
 		return;
-	if (c->guard.on)
-		__sync_fetch_and_add(&stats.guard_us, tcp_sk(sk)->tcp_mstamp - c->guard.since);
+	count_guarded(c, tcp_sk(sk)->tcp_mstamp);
 	__sync_fetch_and_add(&stats.released, 1);
 	bpf_sk_storage_delete(&connections, sk);
 }

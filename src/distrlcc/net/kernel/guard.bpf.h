@@ -6,6 +6,9 @@
  * bound is enough. Where they do not, they are mostly lost at random or in a queue of a few packets,
  * where a smaller window gains nothing: it takes three times the bound, and one and a half standard
  * deviations. (Behind a policer, which has no queue, a smaller one would lose less.)
+ *
+ * Outside of what policies hold, on paths that are short or noisy, CUBIC's rule has the window alone,
+ * with slow start: distrlcc/control/windows.py says when, which has the same rule.
  */
 #define EPOCH_PACKETS 64
 #define EPOCH_RTTS 8
@@ -16,6 +19,22 @@
 #define CONVERGENCE 14260634LL /* (1 + 0.7) / 2 */
 #define RENO 8882055LL	     /* 3 (1 - 0.7) / (1 + 0.7) */
 #define LEAST_WINDOW (2 * ONE)
+#define MOST_WINDOW (32768 * ONE) /* products with ONE fit */
+#define NOISY_ROUNDS 12
+#define NOISY_PACKETS 8
+#define NOISE_US 4000
+#define SPREAD_US 1750
+#define QUIET_US 10000000ULL
+
+/* The cubic begins where the window is. */
+static __always_inline void begin_epoch(struct guard *g, struct acked *a)
+{
+	g->slow = 0;
+	g->reno = g->window;
+	g->epoch = a->now;
+	/* K = cube root(packets / 0.4), in ms. */
+	g->turn = cube_root((__u64)(greatest(g->greatest - g->window, 0) >> 8) * 2500000000ULL >> 16);
+}
 
 /* A loss: the window falls, and time begins at which it will be as before. */
 static __always_inline void reduce(struct connection *c, struct acked *a)
@@ -25,11 +44,8 @@ static __always_inline void reduce(struct connection *c, struct acked *a)
 
 	g->greatest = before < g->greatest ? mul(before, CONVERGENCE) : before;
 	g->window = greatest(mul(before, BETA), LEAST_WINDOW);
-	g->reno = g->window;
-	g->epoch = a->now;
 	g->reduced = a->delivered;
-	/* K = cube root(packets / 0.4), in ms. */
-	g->turn = cube_root((__u64)(greatest(g->greatest - g->window, 0) >> 8) * 2500000000ULL >> 16);
+	begin_epoch(g, a);
 }
 
 /* Growth along the cubic, or as Reno if that is more. */
@@ -39,6 +55,13 @@ static __always_inline void grow(struct connection *c, struct acked *a)
 	__u64 packets = (__u64)g->window >> SHIFT, acked;
 	__s64 t, target;
 
+	/* Slow start, which ends with the first loss, or where the last one left the window. */
+	if (g->slow) {
+		g->window += least(a->acked, 32768) << SHIFT;
+		if (g->greatest && g->window >= mul(g->greatest, BETA))
+			begin_epoch(g, a);
+		return;
+	}
 	packets |= !packets;
 	acked = least(a->acked, packets);
 	t = clip((__s64)((a->now - g->epoch) / 1000) - (__s64)g->turn, -65536, 65535);
@@ -49,12 +72,29 @@ static __always_inline void grow(struct connection *c, struct acked *a)
 	g->window = greatest(g->window, g->reno);
 }
 
+/* Adds to the time of the rule that is on, if one is. */
+static __always_inline void count_guarded(struct connection *c, __u64 now)
+{
+	struct guard *g = &c->guard;
+
+	if (g->on == OUTSIDE)
+		__sync_fetch_and_add(&stats.outside_us, now - g->since);
+	else if (g->on)
+		__sync_fetch_and_add(&stats.guard_us, now - g->since);
+	g->since = now;
+}
+
+/* The window that CUBIC's rule begins with; a policy of rates has none of its own. */
+static __always_inline __s64 held_window(struct connection *c, struct acked *a)
+{
+	return POLICY_OF(c)->actions ? c->cwnd : (__s64)least(a->inflight, 32768) << SHIFT;
+}
+
 static __always_inline void enter_guard(struct connection *c, struct acked *a)
 {
 	struct guard *g = &c->guard;
 
-	/* A policy of rates has no window of its own. */
-	g->window = POLICY_OF(c)->actions ? c->cwnd : (__s64)least(a->inflight, 32768) << SHIFT;
+	g->window = held_window(c, a);
 	g->on = 1;
 	g->entries++;
 	g->calm = 0;
@@ -71,14 +111,73 @@ static __always_inline void leave_guard(struct connection *c, struct acked *a)
 	struct guard *g = &c->guard;
 	__u64 rate;
 
+	count_guarded(c, a->now);
 	g->on = 0;
-	g->bad = 0;
+	g->bad = g->calm = 0;
 	if (!p->actions) { /* what it sent lately */
 		rate = ((__u64)c->cwnd >> 8) * 1000000 / (c->now.rtt_last | !c->now.rtt_last);
 		c->rate = clip(rate, p->least_rate, p->greatest_rate);
 		c->cwnd = p->first_window;
 	}
-	__sync_fetch_and_add(&stats.guard_us, a->now - g->since);
+}
+
+/* Compares a round's RTTs with those of the last one to two windows, and begins the next. */
+static __always_inline void look_for_noise(struct guard *g, struct acked *a)
+{
+	__u64 mean = g->noise_sum / (g->noise_count | !g->noise_count), least_rtt = g->noise_least;
+	__u64 values[3] = { least_rtt, mean, greatest(mean - least_rtt, 1) };
+	__u64 time = a->now - g->noise_begun, noise, spread;
+	bool full = a->now - g->window_begun >= WINDOW_US;
+
+	/* What they had least, each in its own round. */
+	for (int k = 0; k < 3; k++) {
+		if (full) {
+			g->before[k] = g->lowest[k];
+			g->lowest[k] = 0;
+		}
+		g->lowest[k] = least_of(g->lowest[k], values[k]);
+	}
+	if (full)
+		g->window_begun = a->now;
+	noise = least_of(g->lowest[1], g->before[1]) - least_of(g->lowest[0], g->before[0]);
+	spread = least_of(g->lowest[2], g->before[2]);
+	g->noisy = noise > NOISE_US && spread > SPREAD_US && noise * g->noise_acked > time &&
+		   2 * values[2] <= 3 * noise ? g->noisy + 1 : 0;
+	g->quiet = 2 * noise < NOISE_US || 2 * spread < SPREAD_US ? g->quiet + time : 0;
+	g->noise_acked = g->noise_sum = g->noise_count = g->noise_least = 0;
+	g->noise_begun = a->now;
+	g->noise_round = a->delivered;
+}
+
+/* Lets CUBIC's rule have the window where the path is outside of what policies hold. */
+static __always_inline void leave_or_stay(struct connection *c, struct acked *a)
+{
+	struct guard *g = &c->guard;
+	__u64 path = least_of(least_of(g->lowest[0], g->before[0]), g->noise_least), patience;
+	bool is_short = path && path < LEAST_PATH_US;
+
+	if (g->on == OUTSIDE) {
+		patience = g->noisy_entries ? QUIET_US << least(g->noisy_entries - 1, 5) : 0;
+		if (!is_short && g->quiet >= patience)
+			leave_guard(c, a);
+		return;
+	}
+	if (!is_short && g->noisy < NOISY_ROUNDS)
+		return;
+	count_guarded(c, a->now);
+	if (!g->on)
+		g->since = a->now;
+	g->window = clip(held_window(c, a), LEAST_WINDOW, MOST_WINDOW);
+	g->on = OUTSIDE;
+	g->slow = 1;
+	g->quiet = 0;
+	g->reduced = a->prior_delivered;
+	c->cwnd = g->window;
+	if (is_short)
+		__sync_fetch_and_add(&stats.short_entries, 1);
+	else
+		__sync_fetch_and_add(&stats.noisy_entries, 1);
+	g->noisy_entries += !is_short;
 }
 
 /* Takes one acknowledgement in; moves c->cwnd where the guard is on. */
@@ -99,9 +198,21 @@ __noinline int guard(struct connection *c, struct acked *a)
 		else if (a->state < TCP_CA_Recovery && !a->limited &&
 			 a->inflight + 2 * a->acked >= (__u64)g->window >> SHIFT)
 			grow(c, a);
-		g->window = least(g->window, p->greatest_window);
-		c->cwnd = p->actions ? least(c->cwnd, g->window) : g->window;
+		g->window = least(g->window, g->on == OUTSIDE ? MOST_WINDOW : p->greatest_window);
+		c->cwnd = p->actions && g->on != OUTSIDE ? least(c->cwnd, g->window) : g->window;
 	}
+	/* Noise, and short paths. */
+	g->noise_acked += a->acked;
+	g->noise_sum += a->rtt_sum;
+	g->noise_count += a->rtt_count;
+	g->noise_least = least_of(g->noise_least, a->rtt_least);
+	if ((__s32)(a->prior_delivered - g->noise_round) >= 0 && g->noise_count &&
+	    g->noise_acked >= NOISY_PACKETS)
+		look_for_noise(g, a);
+	if (!p->always)
+		leave_or_stay(c, a);
+	else if (g->on == OUTSIDE) /* a swap */
+		leave_guard(c, a);
 	/* The epoch's loss. */
 	g->packets += a->acked + a->lost;
 	g->lost += a->lost;
@@ -127,7 +238,7 @@ __noinline int guard(struct connection *c, struct acked *a)
 	times = g->entries < 6 ? g->entries : 6;
 	if (!g->on && p->guard_loss && g->bad >= p->guard_rounds)
 		enter_guard(c, a);
-	else if (g->on && g->calm >= (CALM_EPOCHS / 2) << times)
+	else if (g->on == 1 && g->calm >= (CALM_EPOCHS / 2) << times)
 		leave_guard(c, a);
 	return 0;
 }

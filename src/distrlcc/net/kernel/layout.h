@@ -26,6 +26,7 @@ struct policy {
 	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
 	__u32 growth, gates; /* for each packet acknowledged, 0: unguarded; an LSTM has 4, a minGRU 2 */
 	__u32 post_hidden; /* width of a dense layer behind the recurrent one */
+	__u32 always; /* whether it sends on paths, too, that are outside of what policies hold */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
 	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */
@@ -33,7 +34,7 @@ struct policy {
 	struct layer layers[MAX_LAYERS]; /* dense ones, the recurrent one, one behind it, the head */
 	__s64 biases[MAX_BIASES];
 	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
-	__u64 none[3]; /* so that the size is no earlier layout's; a new layout needs another */
+	__u64 none[4]; /* so that the size is no earlier layout's; a new layout needs another */
 };
 
 struct control {
@@ -47,6 +48,7 @@ struct stats {
 	__u64 sockets, released, fallbacks, acks, decisions, ns, max_ns, limited;
 	__u64 lowered; /* decisions of which the guard left less */
 	__u64 guard_entries, guard_us, busy, busy_us, busy_start;
+	__u64 short_entries, noisy_entries, outside_us;
 };
 
 /* What was seen in a step: us and packets; Indigo's averages with 16 bits after the point. Timeouts
@@ -70,12 +72,22 @@ struct place {
 struct acked {
 	__u64 now, acked, lost, inflight;
 	__u32 prior_delivered, delivered, state, limited;
+	__u64 rtt_sum, rtt_count, rtt_least; /* 0: no samples */
 };
+
+/* `on` is 1 while CUBIC's rule bounds the window, OUTSIDE while it has it alone. */
+#define OUTSIDE 2
 
 struct guard {
 	__u64 packets, lost, least, since, epoch, turn, begun; /* turn: ms */
 	__s64 greatest, reno, window;
 	__u32 round, reduced, bad, calm, entries, on;
+	/* Where noise is looked for: the round, and what rounds of the window and the one before had
+	 * least: their least RTT, mean RTT and spread.
+	 */
+	__u64 noise_acked, noise_sum, noise_count, noise_least, noise_begun, window_begun, quiet;
+	__u64 lowest[3], before[3];
+	__u32 noise_round, noisy, noisy_entries, slow;
 };
 
 struct connection {

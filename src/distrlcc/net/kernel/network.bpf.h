@@ -248,7 +248,7 @@ __noinline __s64 scaled_rate(struct connection *c, __s64 answer)
 }
 
 /* What the guard lets a window grow to: so many packets more for each that was acknowledged, and
- * eight times what the path delivered lately in its least RTT, and ten more.
+ * eight times what the path delivered lately in its least RTT, or 2 ms, and ten more.
  */
 __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 {
@@ -261,7 +261,7 @@ __noinline __s64 bounded(struct connection *c, __s64 old, __s64 new)
 	rtt = least(path_least(c), 4 * c->now.min_rtt);
 	if (!c->lately || !rtt)
 		return new;
-	most = (__u64)c->lately * least(rtt, MOST_US) / 1000000;
+	most = (__u64)c->lately * clip(rtt, LEAST_PATH_US, MOST_US) / 1000000;
 	return least(new, (most << (SHIFT - 16 + 3)) + 10 * ONE);
 }
 
@@ -278,9 +278,11 @@ static __always_inline __s64 allowed(struct connection *c, __s64 old, __s64 new)
 		__sync_fetch_and_add(&stats.limited, 1);
 		new = old;
 	}
-	if (c->guard.on)
+	if (c->guard.on == OUTSIDE)
+		new = POLICY_OF(c)->actions ? c->guard.window : old;
+	else if (c->guard.on)
 		new = POLICY_OF(c)->actions ? least(new, c->guard.window) : old;
-	if (new < unguarded)
+	if (new < unguarded || c->guard.on == OUTSIDE)
 		__sync_fetch_and_add(&stats.lowered, 1);
 	return new;
 }
@@ -334,7 +336,7 @@ __noinline int act(struct connection *c, __s64 draw)
 		action = sampled(c, at, action, draw);
 	action &= MAX_ACTIONS - 1;
 	c->action = action;
-	v = mul(c->cwnd, p->factor[action]) + p->offset[action];
+	v = mul(least(c->cwnd, p->greatest_window), p->factor[action]) + p->offset[action];
 	c->cwnd = allowed(c, c->cwnd, clip(v, p->least_window, p->greatest_window));
 	return 0;
 }

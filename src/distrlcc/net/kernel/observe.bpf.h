@@ -5,6 +5,7 @@
 #define LN_MILLION ln(1000000)
 #define LN_400 ln(400)
 #define WINDOW_US 4000000
+#define LEAST_PATH_US 2000
 #define TENTH 6553600000ULL	   /* 0.1 packets, as a rate * 1 us */
 #define RATE_SECOND 65536000000ULL /* 1 packet */
 /* Bounds that keep products within 63 bits; windows are at most 8,000 packets. */
@@ -97,10 +98,10 @@ __noinline __u64 path_rtt(struct connection *c)
 	rtt = least_of(c->least, c->least_before);
 	if (!c->now.min_rtt)
 		return 100000;
-	return rtt ? rtt : c->now.min_rtt;
+	return greatest(rtt ? rtt : c->now.min_rtt, LEAST_PATH_US);
 }
 
-/* The same without a step's end. */
+/* The same without a step's end, and however short. */
 static __always_inline __u64 path_least(struct connection *c)
 {
 	__u64 rtt = least_of(c->least, c->least_before);
@@ -184,8 +185,8 @@ __noinline int see_recent(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 		return 0;
 	unseen = greatest(c->now.rtt_last, min_rtt);
 	recent = least_of(c->recent_least, c->recent_least_before);
-	recent = least_recent(c, 2 * (recent ? recent : unseen));
-	recent = recent ? recent : unseen;
+	recent = least_recent(c, 2 * greatest(recent ? recent : unseen, LEAST_PATH_US));
+	recent = greatest(recent ? recent : unseen, LEAST_PATH_US);
 	ln_recent = ln(recent);
 	c->observation[14] = clip(ln_recent - ln_min, 0, LN_400);
 	c->observation[15] =
@@ -205,23 +206,24 @@ __noinline int see_recent(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 		mean = (c->now.rtt_sum << 4) / c->now.rtt_count;
 	mean = clip(mean - (__s64)(min_rtt << 4), 0, MOST_US << 4);
 	c->observation[21] = ln((c->fast >> 4) * mean + RATE_SECOND) - ln(RATE_SECOND);
-	c->observation[22] =
-		clip(ln_min - ln(c->now.min_rtt ? c->now.min_rtt : min_rtt), 0, LN_400);
+	unseen = c->now.min_rtt ? greatest(c->now.min_rtt, LEAST_PATH_US) : min_rtt;
+	c->observation[22] = clip(ln_min - ln(unseen), 0, LN_400);
 	return 0;
 }
 
 /* What tells a jittering path from a queue. */
 __noinline int see_spread(struct connection *c, __u64 min_rtt)
 {
-	__s64 away;
+	__s64 away, ln_least;
 
 	if (!c)
 		return 0;
 	if (c->now.acked && c->now.rtt_count) {
-		c->floor = clip(ln(c->now.rtt_min) - ln(min_rtt), 0, LN_400);
+		ln_least = ln(greatest(c->now.rtt_min, LEAST_PATH_US));
+		c->floor = clip(ln_least - ln(min_rtt), 0, LN_400);
 		away = c->floor - c->quantile;
 		c->quantile += away < 0 ? away >> 3 : away >> 6;
-		c->spread = clip(ln(c->now.rtt_max) - ln(c->now.rtt_min), 0, LN_400);
+		c->spread = clip(ln(c->now.rtt_max) - ln_least, 0, LN_400);
 		c->slow_spread += (c->spread - c->slow_spread) >> 4;
 	}
 	c->observation[23] = c->floor;
