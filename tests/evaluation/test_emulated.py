@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -290,7 +291,9 @@ def test_the_command_ends_with_what_is_there(
         (["--against", "cubic", "--suite", "jitter/7"], "acknowledges as it likes: take a link"),
         (["--flows", "4,99"], "argument --flows: '99' is not a whole number from 1 to 32"),
     ):
-        assert main([*words, *more]) == 2
+        given = {"--world": "emulated", "--suite": "links.toml"}
+        given |= dict(zip(more[::2], more[1::2], strict=True))
+        assert main(["evaluate", *chain.from_iterable(given.items())]) == 2
         assert refusal in capsys.readouterr().err
 
 

@@ -246,4 +246,5 @@ def _stats(seen: dict[str, int], timeouts: int, held: Held) -> list[float]:
         heard * seen["delay"] / (1000 << 16),
         heard * seen["delivery_rate"] * _MEGABITS,
         heard * seen["send_rate"] * _MEGABITS,
+        0.0,  # TCP does not tell of spurious losses
     ]
