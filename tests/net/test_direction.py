@@ -255,3 +255,19 @@ def test_until_it_begins_there_are_a_delay_and_an_opportunity_each_millisecond()
     way.advance(now=34 * MILLISECOND)
     assert list(way.arrivals(now=10**12)) == []  # it is lost at the bottleneck's other end
     assert way.next_time(now=34 * MILLISECOND) == 35 * MILLISECOND  # when the delay changes
+
+
+def test_packets_that_come_late_are_overtaken() -> None:
+    link = Link(rate_mbps=100, delay_ms=5, reorder="0.2:6")
+    sends = [(k * MILLISECOND, k.to_bytes(2, "big")) for k in range(500)]
+    config = replace(uplink(link), times=None)
+    got = _drive(config, sends, 600 * MILLISECOND)
+    waits = {int.from_bytes(data, "big"): time for time, data in got}
+    late = [number for number, time in waits.items() if time == (number + 11) * MILLISECOND]
+    on_time = [number for number, time in waits.items() if time == (number + 5) * MILLISECOND]
+    assert len(late) + len(on_time) == len(got) == 500
+    assert 60 < len(late) < 140
+    assert [time for time, _ in got] == sorted(time for time, _ in got)
+    assert _drive(config, sends, 600 * MILLISECOND) == got
+    # The ACKs of a scenario's link keep their order: it is its packets that are late.
+    assert downlink(link).late_share == 0.0

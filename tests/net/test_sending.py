@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
@@ -282,3 +284,55 @@ def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
     with UdpSocket(bind=("127.0.0.1", 0)) as silent, pytest.raises(LinkError, match="stopped bef"):
         send(silent.address, controller, request, stopping=lambda: monotonic_ns() > stop)
     assert monotonic_ns() - stop < 30e9
+
+
+@contextmanager
+def _narrow_path(served: Served, most: int) -> Iterator[tuple[str, int]]:
+    """Relay datagrams of up to so many bytes to a receiver, and all of its answers."""
+    stop = threading.Event()
+    with (
+        socket.socket(type=socket.SOCK_DGRAM) as near,
+        socket.socket(type=socket.SOCK_DGRAM) as far,
+    ):
+        near.bind(("127.0.0.1", 0))
+        far.connect(served.socket.address)
+        sender: list[Any] = []
+
+        def relay() -> None:
+            while not stop.is_set():
+                for ready in select.select([near, far], [], [], 0.05)[0]:
+                    datagram, address = ready.recvfrom(65536)
+                    if ready is far:
+                        near.sendto(datagram, sender[0])
+                        continue
+                    sender[:] = [address]
+                    if len(datagram) <= most:
+                        far.send(datagram)
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        try:
+            yield near.getsockname()
+        finally:
+            stop.set()
+            thread.join(10.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "hint"),
+    [(Request(0.6), "1200"), (Request(30.0, timeout_s=1.5), "1200"), (Request(0.6, 900), "512")],
+)
+def test_a_path_that_swallows_full_packets_is_told(
+    served: Served, request_: Request, hint: str
+) -> None:
+    with _narrow_path(served, most=800) as remote:
+        sent = send(remote, SchemeController("fixed", parameter=WINDOW), request_)
+    assert f"try --datagram {hint}" in sent.failure
+    assert (sent.acked, sent.loss) == (0, 1.0)
+
+
+def test_a_path_that_lets_packets_through_is_not_accused(served: Served) -> None:
+    with _narrow_path(served, most=800) as remote:
+        sent = send(remote, SchemeController("fixed", parameter=WINDOW), Request(0.6, 700))
+    assert sent.failure == ""
+    assert sent.acked > 0

@@ -251,11 +251,11 @@ class _Flow:
 
     def _swallowed(self) -> str:
         """Say that no DATA was acknowledged, though the handshake was answered."""
+        less = _SAFE_DATAGRAM if self._size > _SAFE_DATAGRAM else wire.MIN_DATAGRAM
         return (
             f"none of {self._sender.next_number} packets was acknowledged, though the receiver "
             f"answered the handshake: the path swallows datagrams of {self._size} bytes (as some "
-            "VPNs, PPPoE and tunnels do), or it fell silent; try --datagram "
-            f"{max(min(_SAFE_DATAGRAM, self._size // 2), wire.MIN_DATAGRAM)}"
+            f"VPNs, PPPoE and tunnels do), or it fell silent; try --datagram {less}"
         )
 
     def _count(self, ticker: Ticker, now: int) -> None:
