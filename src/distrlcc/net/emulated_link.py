@@ -127,6 +127,10 @@ class EmulatedLink:
             base += 1 / rate if rate else 0.0
         return base
 
+    def handshake(self, flow: int, now: int) -> int:
+        """Return what a flow's handshake would take, ns."""
+        return 2 * conditions_at(self.scenario.link, now)[0] + self._extra[flow]
+
     def best_window(self, step: int, *, now: int) -> float:
         """Return the oracle's window for a step of ``step`` ns, packets."""
         return float(best_window(self.scenario, 0, now, now + step))

@@ -88,7 +88,8 @@ class Place:
         self.flows: list[TcpFlow | SendingFlow] = [*filter(None, [agent])]
         for far in self.relay.relayed:
             flow, own = scenario.flows[far.number], seed + far.number
-            near = SendingFlow(flow, far.session, far.socket.address, timers, seed=own)
+            rtt = partial(self.relay.link.handshake, far.number)
+            near = SendingFlow(flow, far.session, far.socket.address, timers, seed=own, rtt=rtt)
             self.flows.append(near)
         self.begun = False
         self._since = 0  # when its present step began, ns of the link's time

@@ -83,10 +83,20 @@ class SendingFlow:
     """One sender and its socket."""
 
     def __init__(
-        self, flow: Flow, session: int, remote: Address, timers: Timers, *, seed: int
+        self,
+        flow: Flow,
+        session: int,
+        remote: Address,
+        timers: Timers,
+        *,
+        seed: int,
+        rtt: Callable[[int], int],
     ) -> None:
-        """Open the socket; nothing is sent before `begin`."""
-        self.flow, self.session, self.seed = flow, session, seed
+        """Open the socket; nothing is sent before `begin`.
+
+        ``rtt`` says what a handshake would take at a time of the link, ns.
+        """
+        self.flow, self.session, self.seed, self._rtt = flow, session, seed, rtt
         self.is_agent = flow.scheme == "agent"
         self.socket = UdpSocket(connect=remote)
         self.sender: Sender | None = None
@@ -154,7 +164,7 @@ class SendingFlow:
                 controller = SchemeController(
                     self.flow.scheme, now=now, seed=self.seed, parameter=self.held.cwnd
                 )
-            self.sender = Sender(controller, now=now)
+            self.sender = Sender(controller, now=now, first_rtt=self._rtt(self.flow.span_ns[0]))
         elif self.sender.timer_time() <= now:
             self.sender.on_timer(now=now)
         self._send(self.sender, now)
