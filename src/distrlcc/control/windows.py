@@ -15,9 +15,9 @@ The guard is outside the network, so that no policy, however trained, can do muc
   `SIGMAS` standard deviations. (Behind a policer, which has no queue, a smaller one loses less.)
 - Outside of what policies hold, CUBIC's rule has the window alone, with slow start and up to
   `MOST_CWND`: on a path whose least RTT is under `LEAST_PATH`, and on a noisy one. A path is noisy
-  when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above `NOISE` and a
-  packet's time: the least mean RTT of a round less the least RTT, both of the last one to two
-  `WINDOW_S`. No round then had a mean within `SPREAD` of its own least RTT, as rounds have whose
+  when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above `NOISE`, a packet's
+  time and `NOISE_OF_PATH` of the least RTT: it is the least mean RTT of a round less the least RTT,
+  both of the last one to two `WINDOW_S`. No round then had a mean within `SPREAD` of its own least RTT, as rounds have whose
   queue is empty or stands. The newest round's mean is within `UNEVEN` times the noise of its least
   RTT; it is not where the rate varies. It is noisy no more after `QUIET_S` with half of that, the
   longer, the more often it was so.
@@ -43,7 +43,7 @@ BAD_ROUNDS, CALM_ROUNDS = 2, 8
 ROUND_PACKETS, ROUND_RTTS, FEW_PACKETS = 64, 8, 8
 QUEUED, UNQUEUED, SIGMAS = 0.5, 3.0, 1.5
 WINDOW_S, NOISY_ROUNDS, NOISY_PACKETS = 4.0, 12, 8
-NOISE, SPREAD, UNEVEN = 0.004, 0.00175, 1.5
+NOISE, NOISE_OF_PATH, SPREAD, UNEVEN = 0.004, 1 / 32, 0.00175, 1.5
 QUIET_S, MOST_CWND = 10.0, 32768.0
 LEAST_S, MOST_LONGER = 10.0, 4.0
 """The least RTT follows a longer path in this time, s, to so many times the least ever."""
@@ -133,11 +133,12 @@ def _look_for_noise(s: FloatArray) -> None:
         s[LOWEST + k] = _least_of(s[LOWEST + k], value)
     if s[AGE] >= WINDOW_S:
         s[AGE] = 0.0
-    noise = _least_of(s[CALMEST], s[BEFORE + 1]) - _least_of(s[LOWEST], s[BEFORE])
+    path = _least_of(s[LOWEST], s[BEFORE])
+    noise, most = _least_of(s[CALMEST], s[BEFORE + 1]) - path, max(NOISE, path * NOISE_OF_PATH)
     spread = _least_of(s[EVENEST], s[BEFORE + 2])
-    noisy = noise > NOISE and spread > SPREAD and noise > packet
+    noisy = noise > most and spread > SPREAD and noise > packet
     s[NOISY] = s[NOISY] + 1.0 if noisy and mean - least <= UNEVEN * noise else 0.0
-    quiet = noise < NOISE / 2.0 or spread < SPREAD / 2.0
+    quiet = noise < most / 2.0 or spread < SPREAD / 2.0
     s[QUIET] = s[QUIET] + s[NOISE_TIME] if quiet else 0.0
     s[NOISE_ACKED] = s[NOISE_SUM] = s[NOISE_LEAST] = s[NOISE_TIME] = 0.0
 

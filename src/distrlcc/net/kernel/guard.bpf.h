@@ -23,6 +23,7 @@
 #define NOISY_ROUNDS 12
 #define NOISY_PACKETS 8
 #define NOISE_US 4000
+#define NOISE_OF_PATH 5 /* a shift: 1/32 of the least RTT */
 #define SPREAD_US 1750
 #define QUIET_US 10000000ULL
 
@@ -126,7 +127,7 @@ static __always_inline void look_for_noise(struct guard *g, struct acked *a)
 {
 	__u64 mean = g->noise_sum / (g->noise_count | !g->noise_count), least_rtt = g->noise_least;
 	__u64 values[3] = { least_rtt, mean, greatest(mean - least_rtt, 1) };
-	__u64 time = a->now - g->noise_begun, noise, spread;
+	__u64 time = a->now - g->noise_begun, path, noise, most, spread;
 	bool full = a->now - g->window_begun >= WINDOW_US;
 
 	/* What they had least, each in its own round. */
@@ -139,11 +140,13 @@ static __always_inline void look_for_noise(struct guard *g, struct acked *a)
 	}
 	if (full)
 		g->window_begun = a->now;
-	noise = least_of(g->lowest[1], g->before[1]) - least_of(g->lowest[0], g->before[0]);
+	path = least_of(g->lowest[0], g->before[0]);
+	noise = least_of(g->lowest[1], g->before[1]) - path;
+	most = greatest(NOISE_US, path >> NOISE_OF_PATH);
 	spread = least_of(g->lowest[2], g->before[2]);
-	g->noisy = noise > NOISE_US && spread > SPREAD_US && noise * g->noise_acked > time &&
+	g->noisy = noise > most && spread > SPREAD_US && noise * g->noise_acked > time &&
 		   2 * values[2] <= 3 * noise ? g->noisy + 1 : 0;
-	g->quiet = 2 * noise < NOISE_US || 2 * spread < SPREAD_US ? g->quiet + time : 0;
+	g->quiet = 2 * noise < most || 2 * spread < SPREAD_US ? g->quiet + time : 0;
 	g->noise_acked = g->noise_sum = g->noise_count = g->noise_least = 0;
 	g->noise_begun = a->now;
 	g->noise_round = a->delivered;
