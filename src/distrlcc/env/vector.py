@@ -47,7 +47,7 @@ from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.families import SPLITS
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, load_suite
-from distrlcc.types import copy_arrays, restore_arrays
+from distrlcc.types import copy_state, restore_state
 
 BOUND = 1000.0
 """Observations lie within plus and minus this."""
@@ -413,7 +413,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return {
             "batch": self.batch.state_dict(),
             "disturbance": None if disturbance is None else disturbance.state_dict(),
-            **copy_arrays(self, _STATE),
+            **copy_state(self, _STATE),
             "key": self._keys.copy(),
             "numbers": self._numbers.copy(),
         }
@@ -421,7 +421,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the `state_dict` of an environment of the same size and configuration."""
         self.batch.load_state_dict(state["batch"])
-        restore_arrays(self, _STATE, state)
+        restore_state(self, _STATE, state)
         self._keys[:] = np.asarray(state["key"]).reshape(-1)  # one of all, before some had theirs
         self._numbers = np.array(state.get("numbers", self._indices))
         if self.batch.disturbance is not None:
