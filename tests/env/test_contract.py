@@ -9,19 +9,35 @@ from numpy.typing import NDArray
 
 import distrlcc.env  # noqa: F401 - registers the environment
 from distrlcc.config import from_toml, override, to_toml
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.contract import check, every_case
-from distrlcc.env.rewards import RewardConfig
+from distrlcc.env.contract import check
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.sim import layout as col
 from tests.env.steps import check_same, steps
 
+SUITES = ("random", "cellular", "dynamic", "indigo", "indigo-grid")
+CASES = {
+    **{
+        f"{observation}, {action}": EnvConfig(observation=observation, action=action)
+        for observation in OBSERVATIONS
+        for action in ACTIONS
+    },
+    **{f"reward {name}": EnvConfig(reward=RewardConfig(name)) for name in REWARDS},
+    "every suite, intervals of RTTs": EnvConfig(suites=SUITES, interval_rtts=0.5),
+    "late actions, jitter, cuts": EnvConfig(action_delay_steps=3, jitter_ms=3.0, cuts_per_s=3.0),
+    "the kernel's habits": EnvConfig(kernel=True),
+    "preferences": EnvConfig(reward=RewardConfig(delay_weights=(0.05, 5.0))),
+}
 
-@pytest.mark.parametrize(("name", "config"), every_case(), ids=lambda v: str(v)[:40])
-def test_every_space_and_reward_keeps_the_contract(name: str, config: EnvConfig) -> None:
-    assert check(config) is None, name
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_space_and_reward_keeps_the_contract(name: str) -> None:
+    assert check(replace(CASES[name], episode_s=0.3)) is None
 
 
 def test_the_contract_notices_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -> None:
