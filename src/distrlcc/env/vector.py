@@ -33,7 +33,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.config import checked_seed
+from distrlcc.config import check_values, checked_seed
 from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
@@ -188,11 +188,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def _build_batch(self, expert: str) -> AgentBatch:
         emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels
-        if expert != "oracle" and (emulated or self.agents > 1):
-            raise ConfigError(
-                f"expert {expert!r}: emulated links, and links of several agents, have the "
-                "oracle's labels alone; take world=simulated and agents=1"
-            )
+        if expert != "oracle":
+            why = f"as {expert} drives links of its own; or take the expert oracle"
+            check_values(self.config, {"world": "simulated", "agents": 1}, why)
         if emulated:
             return EmulatedBatch(self.num_envs, self.config)
         if expert == "oracle":
