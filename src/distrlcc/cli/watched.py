@@ -28,7 +28,8 @@ def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, sender, os.getpid()))
     process.start()
-    group = process.pid or 0
+    assert process.pid is not None
+    group = process.pid
     with suppress(OSError):  # it has done so itself
         os.setpgid(group, group)
     sender.close()
@@ -58,12 +59,15 @@ def _work(work: Callable[[], tuple[int, str]], sender: Connection, parent: int) 
     main, over = threading.current_thread().ident or 0, threading.Event()
     watch = threading.Thread(target=_watch, args=(main, over, sender), daemon=True)
     watch.start()
-    told = work()
-    over.set()
-    watch.join()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    sender.send(told)
+    try:
+        told = work()
+        over.set()
+        watch.join()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sender.send(told)
+    finally:
+        os._exit(0)  # whatever threads the code has left
 
 
 def _watch(main: int, over: threading.Event, sender: Connection) -> None:
