@@ -74,7 +74,7 @@ PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 # First one process compiles for numba and writes what Python compiles, which all others would do
 # anew side by side.
 unit:
-	@$(BIN)/distrlcc check sim --scenarios 1 && $(BIN)/distrlcc check env
+	@$(BIN)/distrlcc check sim --scenarios 1 && $(PYTEST) tests/env/test_contract.py -k contract
 	@$(PYTEST) --collect-only tests > /dev/null || true
 	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder
 

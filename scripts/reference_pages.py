@@ -75,13 +75,14 @@ def _tables(
 
 def _meanings(kind: type) -> dict[str, str]:
     """Return the strings that stand below a class's fields."""
-    (body,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(body, ast.ClassDef)
     found = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
-                found[name] = _plain(meaning).replace("|", "\\|")
+    for each in filter(is_dataclass, kind.__mro__):
+        (body,) = ast.parse(inspect.getsource(each)).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
+                    found[name] = _plain(meaning).replace("|", "\\|")
     return found
 
 

@@ -23,11 +23,11 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from operator import index
+from operator import attrgetter, index
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -172,21 +172,42 @@ def check_types(config: DataclassInstance) -> None:
 
 
 def check_fields(
-    config: object, names: str, low: float, high: float = math.inf, *, prefix: str = ""
+    config: object,
+    names: str,
+    low: float,
+    high: float = math.inf,
+    *,
+    prefix: str = "",
+    above: bool = False,
 ) -> None:
     """Check that the fields of these names, parted by spaces, are finite and from low to high.
 
-    A field that is None fits.
+    A field that is None fits, and with ``above`` one that is ``low`` does not.
 
     Raises:
         ConfigError: One is not; its name follows ``prefix``.
     """
     least, most = (f"{b:.0f}" if b % 1 == 0 else f"{b:g}" for b in (low, high))
     bounds = f"{least} or more" if high == math.inf else f"{least} to {most}"
+    bounds = f"more than {least}, and finite" if above else bounds
     for name in names.split():
         value = getattr(config, name)
-        if value is not None and not (low <= value <= high and value < math.inf):
+        fits = value is None or (low <= value <= high and value < math.inf)
+        if not fits or (above and value == low):
             raise ConfigError(f"{prefix}{name} is {value!r}: expected {bounds}")
+
+
+def check_values(config: object, needed: Mapping[str, Any], why: str, *, prefix: str = "") -> None:
+    """Check that fields, by dotted name, have the values that others of the configuration need.
+
+    Raises:
+        ConfigError: One has another; the message ends with ``why``.
+    """
+    for name, wanted in needed.items():
+        value = attrgetter(name)(config)
+        if value != wanted:
+            has, expected = (list(v) if isinstance(v, tuple) else v for v in (value, wanted))
+            raise ConfigError(f"{prefix}{name} is {has!r}: expected {expected!r}, {why}")
 
 
 def checked_seed(seed: Any) -> int:
@@ -195,18 +216,6 @@ def checked_seed(seed: Any) -> int:
         if not isinstance(seed, bool) and (whole := index(seed)) >= 0:
             return whole
     raise ConfigError(f"seed is {seed!r}: expected a whole number of 0 or more")
-
-
-def check_positive(config: object, names: str) -> None:
-    """Check that the fields of these names, parted by spaces, are finite and above 0.
-
-    Raises:
-        ConfigError: One is not.
-    """
-    for name in names.split():
-        value = getattr(config, name)
-        if not 0 < value < math.inf:
-            raise ConfigError(f"{name} is {value!r}: expected more than 0, and finite")
 
 
 @cache

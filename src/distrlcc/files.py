@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -138,6 +139,19 @@ def remove_temporary(folder: Path, epoch: int = 0) -> None:
         with suppress(OSError):
             if old or (written == "0" and not Path(f"/proc/{pid}").exists()):
                 path.unlink(missing_ok=True)
+
+
+def require_vacant(folder: Path, holds: Mapping[str, str], other: str) -> None:
+    """Raise OutputError unless a folder is empty, or yet to be made.
+
+    The error has the text that ``holds`` has for a pattern of files, or else the ``other``.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; give a folder as --out")
+    names = os.listdir(folder) if folder.exists() else []
+    for pattern, what in {**holds, "*": other}.items():
+        if fnmatch.filter(names, pattern):
+            raise OutputError(f"{folder} {what}")
 
 
 def require_writable(folder: Path) -> None:

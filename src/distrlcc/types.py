@@ -105,21 +105,24 @@ class IntervalStats:
         return tuple(f.name for f in fields(cls))
 
 
-def copy_arrays(owner: object, names: str) -> dict[str, Any]:
-    """Return copies of an object's arrays, as a part of its ``state_dict``.
+def copy_state(owner: object, names: str) -> dict[str, Any]:
+    """Return what an object's attributes hold, as a part of its ``state_dict``; arrays as copies.
 
     Args:
         owner: The object.
         names: Names of the attributes, parted by spaces, without a leading underscore.
     """
-    return {name: np.array(getattr(owner, _attribute(owner, name))) for name in names.split()}
+    held = {name: getattr(owner, _attribute(owner, name)) for name in names.split()}
+    return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in held.items()}
 
 
-def restore_arrays(owner: object, names: str, state: Mapping[str, Any]) -> None:
-    """Give an object's arrays the values that `copy_arrays` took."""
+def restore_state(owner: object, names: str, state: Mapping[str, Any]) -> None:
+    """Give an object's attributes what `copy_state` took; their types stay."""
     for name in names.split():
         attribute = _attribute(owner, name)
-        setattr(owner, attribute, np.array(state[name], getattr(owner, attribute).dtype))
+        now, value = getattr(owner, attribute), state[name]
+        array = isinstance(now, np.ndarray)
+        setattr(owner, attribute, np.array(value, now.dtype) if array else type(now)(value))
 
 
 def _attribute(owner: object, name: str) -> str:

@@ -149,7 +149,7 @@ REFUSED = [
     ("check link none --trace cellular:1", "cannot be read"),
     ("bench sim --steps x", "whole number"),
     ("list recipe", "invalid choice"),
-    ("TRAIN network.kind=mlp network.post_hidden=9", "set it to 0 for an mlp"),
+    ("TRAIN network.kind=mlp network.post_hidden=9", "network.post_hidden is 9: expected 0"),
     ("TRAIN network.kind=lstm network.post_hidden=99999", "expected 0 to 16384"),
     ("export one --torchscript x.pt", "no --torchscript: torch deprecates TorchScript; --onnx"),
     # of collect and imitate

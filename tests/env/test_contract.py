@@ -9,19 +9,35 @@ from numpy.typing import NDArray
 
 import distrlcc.env  # noqa: F401 - registers the environment
 from distrlcc.config import from_toml, override, to_toml
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.contract import check, every_case
-from distrlcc.env.rewards import RewardConfig
+from distrlcc.env.contract import check
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.sim import layout as col
 from tests.env.steps import check_same, steps
 
+SUITES = ("random", "cellular", "dynamic", "indigo", "indigo-grid")
+CASES = {
+    **{
+        f"{observation}, {action}": EnvConfig(observation=observation, action=action)
+        for observation in OBSERVATIONS
+        for action in ACTIONS
+    },
+    **{f"reward {name}": EnvConfig(reward=RewardConfig(name)) for name in REWARDS},
+    "every suite, intervals of RTTs": EnvConfig(suites=SUITES, interval_rtts=0.5),
+    "late actions, jitter, cuts": EnvConfig(action_delay_steps=3, jitter_ms=3.0, cuts_per_s=3.0),
+    "the kernel's habits": EnvConfig(kernel=True),
+    "preferences": EnvConfig(reward=RewardConfig(delay_weights=(0.05, 5.0))),
+}
 
-@pytest.mark.parametrize(("name", "config"), every_case(), ids=lambda v: str(v)[:40])
-def test_every_space_and_reward_keeps_the_contract(name: str, config: EnvConfig) -> None:
-    assert check(config) is None, name
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_space_and_reward_keeps_the_contract(name: str) -> None:
+    assert check(replace(CASES[name], episode_s=0.3)) is None
 
 
 def test_the_contract_notices_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,14 +224,18 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"suite_weights": (-1.0,)}, "positive sum"),
     (EnvConfig, {"step_ms": 0.0}, "step_ms is 0.0: expected 0.1 to 100000"),
     (EnvConfig, {"step_ms": 0.5, "world": "emulated"}, r"step_ms is 0\.5"),
-    (EnvConfig, {"interval_rtts": 1.0, "world": "emulated"}, "interval_rtts must be 0"),
+    (EnvConfig, {"interval_rtts": 1.0, "world": "emulated"}, "interval_rtts is 1.0: expected 0"),
     (EnvConfig, {"episode_s": float("nan")}, "episode_s"),
     (EnvConfig, {"jitter_ms": -1.0}, "jitter_ms"),
     (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
     (EnvConfig, {"cuts_per_s": -1.0}, "cuts_per_s"),
-    (EnvConfig, {"cuts_per_s": 0.1, "action": "rate"}, "cuts_per_s are for actions that set win"),
+    (
+        EnvConfig,
+        {"cuts_per_s": 0.1, "action": "rate"},
+        "expected 0, as action rate sets",
+    ),
     (EnvConfig, {"cuts_per_s": 0.1, "world": "emulated"}, "own"),
-    (EnvConfig, {"kernel": True, "world": "emulated"}, "leave .* kernel out"),
+    (EnvConfig, {"kernel": True, "world": "emulated"}, "kernel is 1.0: expected 0"),
     (EnvConfig, {"kernel": 1.5}, "kernel"),
     (EnvConfig, {"action_delay_steps": 101}, "action_delay_steps"),
     (EnvConfig, {"agents": 99}, "agents is 99: expected 1 to 32"),
@@ -241,10 +261,10 @@ def test_a_bad_configuration_is_refused(kind: type, change: dict[str, Any], says
     [
         (6, SHARED, "oracle", "multiples of 4"),
         (8, replace(SHARED, agents=2), "oracle", r"it has \d agents; expected 2"),
-        (4, SHARED, "cubic", "oracle's labels alone"),
+        (4, SHARED, "cubic", "agents is 4: expected 1, as cubic drives"),
         (1, EnvConfig(), "cubik", "did you mean cubic"),
         (1, EnvConfig(), "agent", "unknown scheme 'agent'"),
-        (1, EnvConfig(world="emulated"), "cubic", "expert 'cubic'"),
+        (1, EnvConfig(world="emulated"), "cubic", "world is 'emulated': expected 'simulated'"),
     ],
 )
 def test_what_does_not_fit_is_said(count: int, config: EnvConfig, expert: str, says: str) -> None:

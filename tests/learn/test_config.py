@@ -34,7 +34,7 @@ BAD: list[tuple[Any, str, Any, str]] = [
     (PPOConfig(), "gamma", 1.01, "gamma is 1.01: expected 0 to 1"),
     (PPOConfig(), "lr", 0.0, "lr is 0.0: expected more than 0"),
     (PPOConfig(), "entropy_coeff", -1.0, ""),
-    (PPOConfig(), "use_critic", False, "use_gae needs a critic"),
+    (PPOConfig(), "use_critic", False, "use_gae is True: expected False, as it needs a critic"),
     *(
         (PPOConfig(), "lr_schedule", schedule, "lr_schedule is")
         for schedule in ((), ((5, 1.0), (4, 2.0)), ((-1, 1.0),), ((0, nan),), ((0, -1.0),))

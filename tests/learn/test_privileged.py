@@ -60,5 +60,7 @@ def test_at_first_it_adds_nothing() -> None:
 
 
 def test_without_a_critic_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="privileged_critic needs a critic"):
+    with pytest.raises(
+        ConfigError, match="privileged_critic is True: expected False, as it needs a critic"
+    ):
         PPOConfig(use_critic=False, use_gae=False, privileged_critic=True)

@@ -1,4 +1,4 @@
-"""Check the simulator, the link model, the environment and distributed learning."""
+"""Check the simulator, the link model, distributed learning and code of a user's."""
 
 from __future__ import annotations
 
@@ -49,19 +49,6 @@ def run_link(args: Namespace) -> int:
         f"mismatches: {len(result.mismatches)}"
     )
     return 1 if result.mismatches else 0
-
-
-def run_env(args: Namespace) -> int:
-    """Run Gymnasium's checker and the project's own contract on every space and reward."""
-    from distrlcc.env.contract import check, every_case
-
-    failures, cases = 0, every_case()
-    for name, config in Countdown(cases, lambda _: f"checking {len(cases)} configurations"):
-        problem = check(config)
-        print(f"{name}: {problem or 'ok'}", file=sys.stderr if problem else sys.stdout)
-        failures += problem is not None
-    print(f"failures: {failures}")
-    return 1 if failures else 0
 
 
 def add_plugin(parser: Parser) -> None:

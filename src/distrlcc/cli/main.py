@@ -54,7 +54,7 @@ SECTIONS = {
         "list": "list recipes, policies, suites, schemes, observations, actions, rewards, networks",
         "policies": "list the policies that come with the package",
         "trace": "write a generated trace to a file",
-        "check": "check the simulator, the link model, the environment, learning, or code of yours",
+        "check": "check the simulator, the link model, learning, or code of yours",
         "bench": "measure the speed of simulator, environments or training",
         "completion": "print a script that completes commands and flags in a shell",
     },
@@ -64,7 +64,6 @@ GROUPS = {
     "check": {
         "sim": "kernel against reference on random scenarios",
         "link": "link model against a log that mahimahi wrote",
-        "env": "the environment against Gymnasium's contract",
         "parity": "several processes against one",
         "plugin": "code of yours against the contract of its kind",
     },

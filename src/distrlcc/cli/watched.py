@@ -9,10 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import Pipe
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from types import FrameType
-from typing import NoReturn
 
 from distrlcc.limits import limits
 from distrlcc.plugins import theirs
@@ -25,17 +24,14 @@ def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
     It is 2 where one call of the user's code did not return within `Limits.stall` (importing it
     within `Limits.start`), or where the code ended its process. Nothing is left running.
     """
-    receiver, sender = Pipe(duplex=False)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    parent, group = os.getpid(), os.fork()
-    pid = group
-    if pid == 0:
-        os.setpgid(0, 0)
-        die_with_parent(signal.SIGKILL, parent=parent)
-        _work(work, sender)
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(work, sender, os.getpid()))
+    process.start()
+    assert process.pid is not None
+    group = process.pid
     with suppress(OSError):  # it has done so itself
-        os.setpgid(pid, pid)
+        os.setpgid(group, group)
     sender.close()
     try:
         silence = limits().stall
@@ -46,19 +42,20 @@ def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
             silence = told
         return 2, f"{what}: it has not returned for {silence:g} s; see that it ends"
     except EOFError:
-        _, status = os.waitpid(pid, 0)
-        code, pid = os.waitstatus_to_exitcode(status), 0
+        process.join()
+        code = process.exitcode or 0
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return 2, f"{what}: it ended its process ({how})"
     finally:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-        if pid:
-            os.waitpid(pid, 0)
+        process.join()
 
 
-def _work(work: Callable[[], tuple[int, str]], sender: Connection) -> NoReturn:
+def _work(work: Callable[[], tuple[int, str]], sender: Connection, parent: int) -> None:
     """Work in the child, and tell the parent all the time how long to wait for the next word."""
+    os.setpgid(0, 0)
+    die_with_parent(signal.SIGKILL, parent=parent)
     main, over = threading.current_thread().ident or 0, threading.Event()
     watch = threading.Thread(target=_watch, args=(main, over, sender), daemon=True)
     watch.start()
@@ -66,11 +63,11 @@ def _work(work: Callable[[], tuple[int, str]], sender: Connection) -> NoReturn:
         told = work()
         over.set()
         watch.join()
-        sender.send(told)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        sender.send(told)
     finally:
-        os._exit(0)
+        os._exit(0)  # whatever threads the code has left
 
 
 def _watch(main: int, over: threading.Event, sender: Connection) -> None:

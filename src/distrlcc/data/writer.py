@@ -22,8 +22,7 @@ from distrlcc.data.manifest import (
     step_schema,
     to_arrow,
 )
-from distrlcc.errors import OutputError
-from distrlcc.files import require_writable, write_atomically, write_together
+from distrlcc.files import require_vacant, require_writable, write_atomically, write_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +121,10 @@ class DatasetWriter:
 
 def check_vacant(folder: Path) -> None:
     """Refuse a place for a data set that holds something: an `OutputError`."""
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file; give a folder as --out")
-    if (folder / NAME).exists():
-        raise OutputError(f"{folder} already holds a data set; give another --out, or delete it")
-    if folder.is_dir() and any(folder.glob("steps-*.arrow")):
-        raise OutputError(
-            f"{folder} holds an unfinished data set; delete it, or give another --out"
-        )
-    if folder.is_dir() and any(folder.iterdir()):
-        raise OutputError(f"{folder} is not empty; give a new or empty folder as --out")
+    unfinished = "holds an unfinished data set; delete it, or give another --out"
+    holds = {NAME: "already holds a data set; give another --out, or delete it"}
+    holds |= {"steps-*.arrow": unfinished}
+    require_vacant(folder, holds, "is not empty; give a new or empty folder as --out")
 
 
 def _steps(episodes: list[Episode], first: int, spaces: Spaces) -> pa.RecordBatch:

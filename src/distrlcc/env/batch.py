@@ -30,7 +30,7 @@ from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.sim.suites import mean_rate_mbps, with_scheme
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -448,7 +448,7 @@ class LinkBatch(AgentBatch):
             "observations": self.observations.state_dict(),
             "windows": self.windows.state.copy(),
             "truth": self.truth.static.copy(),
-            **copy_arrays(self, self._changing),
+            **copy_state(self, self._changing),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -457,7 +457,7 @@ class LinkBatch(AgentBatch):
         self.observations.load_state_dict(state["observations"])
         self.windows.state[:] = state["windows"]
         self.truth.static[:] = state["truth"]
-        restore_arrays(self, self._changing, state)
+        restore_state(self, self._changing, state)
 
 
 class DemonstrationBatch(LinkBatch):

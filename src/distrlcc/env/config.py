@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import select
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
-from distrlcc.config import RESETS, check_fields, check_types
+from distrlcc.config import RESETS, check_fields, check_types, check_values
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
@@ -16,6 +16,8 @@ from distrlcc.sim.suites import pinned_suite
 LEAST_EMULATED_MS = 2.0
 MAX_AGENTS = 32
 """Agents on one link: the simulator looks at all of a link's flows for each event."""
+_UNDISTURBED: dict[str, Any] = dict(action_delay_steps=0, jitter_ms=0.0, cuts_per_s=0.0, kernel=0.0)
+"""Keys of what stands between agents and links, where nothing does."""
 
 
 @dataclass(frozen=True)
@@ -102,18 +104,12 @@ class EnvConfig:
         check_fields(self, "pacing", 0, 16)
         check_fields(self, "guard", 0, 1)
         # What does not go together.
-        windowed = self.pacing or self.guard or self.cuts_per_s
-        if windowed and ACTIONS[self.action].least_rate:
-            raise ConfigError(
-                f"action {self.action} sets rates: pacing, guard and cuts_per_s are for actions "
-                "that set windows; leave them out"
-            )
-        if self.reward.guard_weight and not self.guard:
-            raise ConfigError(
-                "reward.guard_weight is the price of the guard's rule; set guard, too"
-            )
-        if self.outside and not self.guard:
-            raise ConfigError("outside is a rule of the guard; set guard, too")
+        if ACTIONS[self.action].least_rate:
+            why = f"as action {self.action} sets rates, not windows"
+            check_values(self, {"pacing": 0, "guard": 0, "cuts_per_s": 0}, why)
+        if not self.guard:
+            rules = {"outside": False, "reward.guard_weight": 0}
+            check_values(self, rules, "as it is of the guard's rule; or set guard, too")
         if self.world != "simulated":
             self._check_real()
 
@@ -121,26 +117,13 @@ class EnvConfig:
         world = f"world {self.world}"
         if not hasattr(select, "epoll"):
             raise ConfigError(f"{world} needs Linux; take world=simulated here")
-        if self.agents > 1:
-            raise ConfigError(
-                f"{world}: agents is {self.agents}, but its links have one agent each; "
-                "take agents=1, or world=simulated"
-            )
-        if self.interval_rtts:
-            raise ConfigError(
-                f"{world}: real links' steps end together, so interval_rtts must be 0; "
-                "set step_ms alone"
-            )
-        if self.step_ms < LEAST_EMULATED_MS:
-            raise ConfigError(
-                f"{world}: step_ms is {self.step_ms:g}; expected {LEAST_EMULATED_MS:g} or "
-                "more, as no policy acts sooner in real time"
-            )
-        if self.disturbed:
-            raise ConfigError(
-                f"{world} has its own delays and losses: leave action_delay_steps, jitter_ms, "
-                "cuts_per_s and kernel out"
-            )
+        why = (
+            "as real links have one agent each, steps that end together, and delays and losses of "
+            "their own; or take world=simulated"
+        )
+        needed = {"agents": 1, "interval_rtts": 0, **_UNDISTURBED}
+        check_values(self, needed, why, prefix=f"{world}: ")
+        check_fields(self, "step_ms", LEAST_EMULATED_MS, 1e5, prefix=f"{world}: ")
 
     @property
     def unit(self) -> int:
@@ -150,11 +133,11 @@ class EnvConfig:
     @property
     def disturbed(self) -> bool:
         """Whether anything stands between the agents and their links."""
-        return bool(self.action_delay_steps or self.jitter_ms or self.cuts_per_s or self.kernel)
+        return any(getattr(self, name) for name in _UNDISTURBED)
 
     def undisturbed(self) -> EnvConfig:
         """Return the same without that, as held-out links are scored."""
-        return replace(self, action_delay_steps=0, jitter_ms=0.0, cuts_per_s=0.0, kernel=0.0)
+        return replace(self, **_UNDISTURBED)
 
     @property
     def weights(self) -> tuple[float, ...]:

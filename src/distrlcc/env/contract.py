@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.observations import OBSERVATIONS
-from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.env.vector import LinkEnv, LinkVectorEnv
 
 N = 8
-
-
-def every_case() -> list[tuple[str, EnvConfig]]:
-    """Return every combination of spaces, every reward and more, with names."""
-    rewards = [(f"reward {name}", EnvConfig(reward=RewardConfig(name))) for name in REWARDS]
-    suites = ("random", "cellular", "dynamic", "indigo", "indigo-grid")
-    prices = RewardConfig(delay_weights=(0.05, 5.0))
-    cases = [
-        *(
-            (f"{observation}, {action}", EnvConfig(observation=observation, action=action))
-            for observation, action in itertools.product(OBSERVATIONS, ACTIONS)
-        ),
-        *rewards,
-        ("every suite, intervals of RTTs", EnvConfig(suites=suites, interval_rtts=0.5)),
-        (
-            "late actions, jitter, cuts",
-            EnvConfig(action_delay_steps=3, jitter_ms=3.0, cuts_per_s=3.0),
-        ),
-        ("the kernel's habits", EnvConfig(kernel=True)),
-        ("preferences", EnvConfig(reward=prices)),
-    ]
-    return [(name, replace(config, episode_s=0.3)) for name, config in cases]
 
 
 def check(config: EnvConfig) -> str | None:

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from distrlcc.control.state import MIN_CWND
 from distrlcc.env.config import EnvConfig
 from distrlcc.seeding import Key, normal, uniform
-from distrlcc.types import IntervalStats, copy_arrays, restore_arrays
+from distrlcc.types import IntervalStats, copy_state, restore_state
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -46,7 +46,6 @@ Bools = NDArray[np.bool_]
 
 _SPREAD = 1.0
 """Standard deviation of the log of a step's mean wait: hosts stand still now and then."""
-_EULER = 0.5772156649015329
 _DELAY, _STRENGTH, _STEP, _KERNEL, _WHEN, _PART = 3, 4, 5, 6, 7, 8
 """Names of draws, beside the environment's own."""
 FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
@@ -177,7 +176,7 @@ class Disturbance:
         self._late = np.where(active, late, 0.0)
         self._late_rtt = self._late * rtt
         samples = np.maximum(acked, 1.0)
-        harmonic = np.maximum(np.log(samples) + _EULER + 0.5 / samples, 1.0)
+        harmonic = np.maximum(np.log(samples) + np.euler_gamma + 0.5 / samples, 1.0)
         low = np.where(seen, low + mean / samples, 0.0)
         # The newest sample and the least ever, of those that were measured.
         self._last = np.where(seen, stats.rtt_last + mean, self._last)
@@ -197,10 +196,10 @@ class Disturbance:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes."""
-        return copy_arrays(self, self._changing)
+        return copy_state(self, self._changing)
 
     def load_state_dict(self, state: dict[str, Any], key: Key, indices: Indices) -> None:
         """Take a `state_dict` of the same size; key and numbers are the environments'."""
         self._waiting = np.array(state["waiting"])  # of the actions' type
-        restore_arrays(self, self._changing, state)
+        restore_state(self, self._changing, state)
         self._key[:], self._indices = key, indices

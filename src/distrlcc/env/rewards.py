@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.config import check_fields, check_types
+from distrlcc.config import check_fields, check_types, check_values
 from distrlcc.control.compiled import njit
 from distrlcc.env.observations import loss_share, mean_rtt
 from distrlcc.errors import ConfigError
@@ -55,25 +55,13 @@ class RewardConfig:
 
     def _check_range(self) -> None:
         weights = self.delay_weights
-        if self.beside_weight != 1:
-            raise ConfigError(
-                f"beside_weight is {self.beside_weight} with delay_weights: the price of a "
-                "preference is paid in full; take 1 for the first, or [] for the second"
-            )
-        if self.window_weight:
-            raise ConfigError(
-                "window_weight with delay_weights: a window that fits is the same for every "
-                "preference; take 0 for the first, or [] for the second"
-            )
+        needed = {"name": "distrlcc", "beside_weight": 1, "window_weight": 0}
+        why = "with delay_weights: a preference sets the whole price of delay; or take [] for these"
+        check_values(self, needed, why)
         if len(weights) != 2 or not 0 < weights[0] < weights[1] < float("inf"):
             raise ConfigError(
                 f"delay_weights is {list(weights)}: expected the least and the greatest weight, "
                 "both above 0, as in [0.05, 5.0], or none: []"
-            )
-        if self.name != "distrlcc":
-            raise ConfigError(
-                f"delay_weights with the reward {self.name}: it fixes its weights itself; "
-                "take reward.name=distrlcc"
             )
 
 

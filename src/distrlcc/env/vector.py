@@ -33,7 +33,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.config import checked_seed
+from distrlcc.config import check_values, checked_seed
 from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
@@ -47,7 +47,7 @@ from distrlcc.seeding import bits, stream_key, uniform
 from distrlcc.sim.families import SPLITS
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, load_suite
-from distrlcc.types import copy_arrays, restore_arrays
+from distrlcc.types import copy_state, restore_state
 
 BOUND = 1000.0
 """Observations lie within plus and minus this."""
@@ -188,11 +188,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def _build_batch(self, expert: str) -> AgentBatch:
         emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels
-        if expert != "oracle" and (emulated or self.agents > 1):
-            raise ConfigError(
-                f"expert {expert!r}: emulated links, and links of several agents, have the "
-                "oracle's labels alone; take world=simulated and agents=1"
-            )
+        if expert != "oracle":
+            why = f"as {expert} drives links of its own; or take the expert oracle"
+            check_values(self.config, {"world": "simulated", "agents": 1}, why)
         if emulated:
             return EmulatedBatch(self.num_envs, self.config)
         if expert == "oracle":
@@ -413,7 +411,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return {
             "batch": self.batch.state_dict(),
             "disturbance": None if disturbance is None else disturbance.state_dict(),
-            **copy_arrays(self, _STATE),
+            **copy_state(self, _STATE),
             "key": self._keys.copy(),
             "numbers": self._numbers.copy(),
         }
@@ -421,7 +419,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the `state_dict` of an environment of the same size and configuration."""
         self.batch.load_state_dict(state["batch"])
-        restore_arrays(self, _STATE, state)
+        restore_state(self, _STATE, state)
         self._keys[:] = np.asarray(state["key"]).reshape(-1)  # one of all, before some had theirs
         self._numbers = np.array(state.get("numbers", self._indices))
         if self.batch.disturbance is not None:

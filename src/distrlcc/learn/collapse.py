@@ -13,8 +13,10 @@ from typing import Any
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.config import AlarmConfig
 from distrlcc.learn.ppo import PPO
+from distrlcc.types import copy_state, restore_state
 
 _NAMES = ("entropy", "silent", "weights")
+_RESTORER = "good newest in_a_row rests_until restores"
 
 
 class CollapseAlarm:
@@ -42,28 +44,24 @@ class CollapseAlarm:
 
     def check(self, stats: CollectStats, *, finite: bool = True) -> str | None:
         """Look at one collection; return a line to show, or None."""
-        lines = []
         entropy = stats.entropy / max(stats.steps, 1.0)
         self.diverged = not (finite and math.isfinite(entropy))
-        if self._starts("weights", not finite):
-            lines.append(
-                "training diverged: weights or gradients are no numbers any more; lower lr"
-            )
         # Written so that an entropy that is not a number, as after divergence, rings as well.
-        if self._starts("entropy", stats.steps > 0 and not entropy >= self._entropy_bound):
-            lines.append(
-                f"the policy's entropy fell to {entropy:.3g} nats (bound "
-                f"{self._entropy_bound:.3g}): it no longer explores; raise entropy_coeff or lower "
-                "lr"
-            )
+        low = stats.steps > 0 and not entropy >= self._entropy_bound
+        seen = {"weights": not finite, "entropy": low}
+        share = stats.silent_episodes / max(stats.episodes, 1.0)
         if stats.episodes > 0:
-            share = stats.silent_episodes / stats.episodes
-            if self._starts("silent", share > self._silent_share_bound):
-                lines.append(
-                    f"{share:.0%} of episodes kept the window at its minimum nearly throughout "
-                    f"(bound {self._silent_share_bound:.0%}): the policy has fallen silent; lower "
-                    "the reward's weight on delay and loss"
-                )
+            seen["silent"] = share > self._silent_share_bound
+        told = {
+            "weights": "training diverged: weights or gradients are no numbers any more; lower lr",
+            "entropy": f"the policy's entropy fell to {entropy:.3g} nats (bound "
+            f"{self._entropy_bound:.3g}): it no longer explores; raise entropy_coeff or lower lr",
+            "silent": f"{share:.0%} of episodes kept the window at its minimum nearly throughout "
+            f"(bound {self._silent_share_bound:.0%}): the policy has fallen silent; lower the "
+            "reward's weight on delay and loss",
+        }
+        lines = [told[name] for name, on in seen.items() if on and name not in self._active]
+        self._active = {name for name in _NAMES if seen.get(name, name in self._active)}
         self.confirmed = bool({"entropy", "weights"} & self._active) or (
             self.on and stats.episodes > 0
         )
@@ -72,14 +70,6 @@ class CollapseAlarm:
     def reset(self) -> None:
         """Ring again for a collapse that goes on."""
         self._active.clear()
-
-    def _starts(self, name: str, active: bool) -> bool:
-        started = active and name not in self._active
-        if active:
-            self._active.add(name)
-        else:
-            self._active.discard(name)
-        return started
 
     def state_dict(self) -> dict[str, Any]:
         """Return which alarms are on."""
@@ -129,17 +119,8 @@ class Restorer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, the copies included."""
-        return {
-            "good": self._good,
-            "newest": self._newest,
-            "in_a_row": self._in_a_row,
-            "rests_until": self._rests_until,
-            "restores": self.restores,
-        }
+        return copy_state(self, _RESTORER)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self._good, self._newest = state["good"], state["newest"]
-        self._in_a_row = int(state["in_a_row"])
-        self._rests_until = int(state["rests_until"])
-        self.restores = int(state["restores"])
+        restore_state(self, _RESTORER, state)

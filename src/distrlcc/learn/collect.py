@@ -30,7 +30,7 @@ from distrlcc.policy.numpy_policy import (
     sample_gaussian,
 )
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.types import copy_arrays, restore_arrays
+from distrlcc.types import copy_state, restore_state
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ SILENT_STEPS = 2
 SILENT_SHARE = 0.9
 """One whose window stood at its minimum for this share of its steps is: it begins above, and a
 policy that has fallen silent still tries something now and then."""
-_STATE = "obs labels starts silent age state truth"
+_STATE = "step started obs labels starts silent age state truth"
 # Rows [M], environments [M], final observations [M, D] and recurrent states [P, M, H] of episodes
 # that were cut off in one step.
 _Ends = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
@@ -326,11 +326,9 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """Return what the next collection starts from; the environment's state is its own."""
         active = {} if self._active is None else {"active": self._active.copy()}
-        counts = {"step": self._step, "started": int(self._started)}
-        return counts | active | copy_arrays(self, _STATE)
+        return active | copy_state(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self._step, self._started = int(state["step"]), bool(state["started"])
         self._active = np.array(state["active"]) if "active" in state else None
-        restore_arrays(self, _STATE, state)
+        restore_state(self, _STATE, state)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from distrlcc.config import check_fields, check_positive
+import numpy as np
+
+from distrlcc.config import check_fields, check_values
 from distrlcc.errors import ConfigError
 from distrlcc.plugins import Registry, having
 
@@ -30,15 +32,8 @@ def scheduled(schedule: Schedule | None, step: int, constant: float) -> float:
     """Return a schedule's value at an environment step; ``constant`` where there is no schedule."""
     if not schedule:
         return constant
-    before = schedule[0]
-    for after in schedule:
-        if step < after[0]:
-            if after is before:
-                return after[1]
-            share = (step - before[0]) / (after[0] - before[0])
-            return before[1] + share * (after[1] - before[1])
-        before = after
-    return before[1]
+    steps, values = zip(*schedule, strict=True)
+    return float(np.interp(step, steps, values))
 
 
 def check_schedule(name: str, schedule: Schedule | None) -> None:
@@ -122,16 +117,12 @@ class PPOConfig:
     def __post_init__(self) -> None:
         check_fields(self, "minibatch_size num_epochs rollout_length sequence_length", 1)
         check_fields(self, "gamma lambda_", 0, 1)
-        check_positive(
-            self, "lr clip_param kl_target vf_clip_param reward_scale vtrace_rho vtrace_c"
-        )
+        above_0 = "lr clip_param kl_target vf_clip_param reward_scale vtrace_rho vtrace_c"
+        check_fields(self, above_0, 0, above=True)
         check_fields(self, "entropy_coeff kl_coeff vf_loss_coeff grad_clip", 0)
-        if self.use_gae and not self.use_critic:
-            raise ConfigError("use_gae needs a critic: set use_critic true or use_gae false")
-        if self.privileged_critic and not self.use_critic:
-            raise ConfigError(
-                "privileged_critic needs a critic: set use_critic true or privileged_critic false"
-            )
+        if not self.use_critic:
+            needed = {"use_gae": False, "privileged_critic": False}
+            check_values(self, needed, "as it needs a critic; or set use_critic true")
         if self.vtrace_c > self.vtrace_rho:
             raise ConfigError(
                 f"vtrace_c is {self.vtrace_c!r}, vtrace_rho {self.vtrace_rho!r}: expected vtrace_c "
@@ -142,19 +133,37 @@ class PPOConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class DaggerConfig:
-    """DAgger's settings."""
+class FitConfig:
+    """How a policy is fitted to actions of an expert."""
 
     lr: float = 2e-3
     """Adam's learning rate (Indigo: 0.01, for far smaller minibatches' worth of passes)."""
     lr_schedule: Schedule | None = None
-    """(environment step, learning rate) points instead of lr."""
+    """(step, learning rate) points instead of lr; DAgger's are environment steps, cloning's are
+    epochs, which count from 0."""
     l2: float = 1e-4
     """Weight of the squared weights' penalty, in the gradient."""
     grad_clip: float = 1.0
     """Largest norm of the gradient; 0 does not clip."""
     minibatch_size: int = 4096
     """Samples in a minibatch, over all ranks."""
+    sequence_length: int = 16
+    """Steps in a row that are drawn together, through which a recurrent layer's gradient flows."""
+    normalize_observations: bool = True
+    """Scale observations by their moments: DAgger's run on, cloning's are of the training
+    episodes."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "minibatch_size sequence_length", 1)
+        check_fields(self, "l2 grad_clip", 0)
+        check_fields(self, "lr", 0, above=True)
+        check_schedule("lr_schedule", self.lr_schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class DaggerConfig(FitConfig):
+    """DAgger's settings."""
+
     num_epochs: int = 8
     """Passes over all data in a round, at most (Indigo: 50)."""
     min_gain: float = 1e-3
@@ -163,59 +172,38 @@ class DaggerConfig:
     """Rounds in which the expert acts."""
     capacity: int = 500_000
     """Samples kept, over all ranks; when there are more the oldest go."""
-    normalize_observations: bool = True
-    """Scale observations by running moments."""
     rollout_length: int = 128
     """Steps of each environment in a round."""
-    sequence_length: int = 16
-    """Steps through which a recurrent layer's gradient flows."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "minibatch_size num_epochs capacity rollout_length sequence_length", 1)
-        check_fields(self, "l2 grad_clip min_gain expert_rounds", 0)
-        check_positive(self, "lr")
+        FitConfig.__post_init__(self)
+        check_fields(self, "num_epochs capacity rollout_length", 1)
+        check_fields(self, "min_gain expert_rounds", 0)
         if self.capacity < self.sequence_length:
             raise ConfigError(
                 f"capacity is {self.capacity!r}: expected at least one sequence of "
                 f"{self.sequence_length} samples"
             )
-        check_schedule("lr_schedule", self.lr_schedule)
 
 
 @dataclass(frozen=True, slots=True)
-class ImitationConfig:
-    """How a policy is fitted to an expert's actions."""
+class ImitationConfig(FitConfig):
+    """Behavioural cloning's settings."""
 
-    lr: float = 2e-3
-    """Adam's learning rate."""
-    lr_schedule: Schedule | None = None
-    """(epoch, learning rate) points instead of lr; epochs count from 0."""
-    l2: float = 1e-4
-    """Weight of the squared weights' penalty, in the gradient."""
-    grad_clip: float = 1.0
-    """Largest norm of the gradient; 0 does not clip."""
-    minibatch_size: int = 4096
-    """Steps in a minibatch, over all ranks."""
-    sequence_length: int = 16
-    """Steps in a row that are drawn together, through which a recurrent layer's gradient flows."""
     burn_in: int = 16
     """Steps before a sequence that warm up a recurrent state and do not count."""
     validation_share: float = 0.1
     """Share of the episodes that are not trained on, but measured after each epoch."""
-    normalize_observations: bool = True
-    """Scale observations by their moments over the training episodes."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "minibatch_size sequence_length", 1)
-        check_fields(self, "l2 grad_clip burn_in", 0)
-        check_positive(self, "lr")
+        FitConfig.__post_init__(self)
+        check_fields(self, "burn_in", 0)
         check_fields(self, "validation_share", 0, 0.9)
         if self.minibatch_size < self.sequence_length:
             raise ConfigError(
                 f"minibatch_size is {self.minibatch_size}: expected {self.sequence_length} or "
                 "more, one sequence (sequence_length)"
             )
-        check_schedule("lr_schedule", self.lr_schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +232,7 @@ class GailConfig:
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"hidden is {self.hidden!r}: expected one width or more")
         check_fields(self, "gradient_penalty", 0)
-        check_positive(self, "lr")
+        check_fields(self, "lr", 0, above=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ class Dagger(Learner):
             part = data.ring.take(chosen)
             part.obs = torch.from_numpy(self.normalize(part.obs.numpy()))
             part = part.to(self.device)
-            loss, spread, hits = self.imitate(part.obs, part.starts, part.states, part.actions)
+            loss, spread, hits = self.imitate(part)
             loss, accuracy = part.mean(loss), part.mean(hits)
             samples = part.samples
             self.optimizer.step(loss - part.mean(spread), samples, lr, self.config.grad_clip)

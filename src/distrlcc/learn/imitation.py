@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from distrlcc.data.reader import StoredData
 from distrlcc.errors import DatasetError
 from distrlcc.learn.config import ImitationConfig, scheduled
 from distrlcc.learn.learner import InterruptedUpdateError
+from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.model import Learner
-from distrlcc.policy.normalizer import Normalizer
 from distrlcc.policy.spec import PolicySpec
 
 _STOP_EVERY = 16
@@ -37,20 +37,7 @@ _STOP_EVERY = 16
 Indices = NDArray[np.int64]
 
 
-class SequenceBatch(NamedTuple):
-    """``B`` sequences of ``L`` steps."""
-
-    obs: Tensor
-    """float32 ``[L, B, D]``, raw."""
-    actions: Tensor
-    """int64 ``[L, B]`` or float32 ``[L, B, A]``: the expert's."""
-    starts: Tensor
-    """bool ``[L, B]``: the first step of an episode."""
-    valid: Tensor
-    """bool ``[L, B]``: the loss counts the step, which is neither burn-in nor padding."""
-
-
-class SequenceDataset(Dataset[SequenceBatch]):
+class SequenceDataset(Dataset[Batch]):
     """Sequences of some episodes; the steps themselves stay on the disk until asked for."""
 
     def __init__(self, data: StoredData, episodes: Indices, length: int, burn_in: int = 0) -> None:
@@ -79,8 +66,11 @@ class SequenceDataset(Dataset[SequenceBatch]):
         episode, begin = self._places(indices)
         return np.asarray(np.minimum(self.data.steps[episode] - begin, self._length))
 
-    def __getitems__(self, indices: Sequence[int] | Indices) -> SequenceBatch:
-        """Return a minibatch, as `torch.utils.data.DataLoader` asks for it."""
+    def __getitems__(self, indices: Sequence[int] | Indices) -> Batch:
+        """Return a minibatch, as `torch.utils.data.DataLoader` asks for it.
+
+        Observations are raw, and recurrent states empty. What is not valid is burn-in or padding.
+        """
         episode, begin = self._places(np.sort(np.asarray(indices, np.int64)))
         data, steps = self.data, self.data.steps[episode]
         age = begin - self._burn_in + np.arange(self._burn_in + self._length)[:, None]
@@ -95,8 +85,9 @@ class SequenceDataset(Dataset[SequenceBatch]):
             stored = data.mapped(int(shard))
             obs[:, i:j] = stored.observations[rows[:, i:j]]
             actions[:, i:j] = stored.expert_actions[rows[:, i:j]]
-        arrays = (obs, actions, age == 0, valid)
-        return SequenceBatch(*(torch.from_numpy(array) for array in arrays))
+        seen, acted, starts, counts = map(torch.from_numpy, (obs, actions, age == 0, valid))
+        no_columns, no_states = torch.zeros(0, *rows.shape), torch.zeros(0, rows.shape[1], 0)
+        return Batch(seen, acted, no_columns, starts, no_states, counts)
 
     def _places(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the sequences' episodes and their first steps in them, ``[B]``."""
@@ -174,20 +165,19 @@ class Cloning(Learner):
 
     def _examine(self, epoch: Epoch) -> None:
         """Read all training episodes once: check their values and take their moments."""
-        data, local, problem = epoch.training.data, Normalizer(self.spec.observation_size), ""
+        data, problem = epoch.training.data, ""
+        moments = np.zeros(3 * self.spec.observation_size)
         for index in epoch.own_episodes:
             steps = data.episode(int(index))
             problem = flaw(self.spec, steps.observations, steps.expert_actions)
             if problem:
                 problem = f"{data.folder}, episode {index}: {problem}; copy the data set again"
                 break
-            local.update(steps.observations)
+            moments += self.moments(steps.observations)
         # All ranks raise, or none would know that another has left.
         if self.reducer.sum(np.array([float(bool(problem))]))[0]:
             raise DatasetError(problem or f"{data.folder}: another process found it damaged")
-        count = np.full_like(local.mean, local.count)
-        moments = [count, count * local.mean, local.m2 + count * local.mean**2]
-        self.absorb(self.reducer.sum(np.concatenate(moments)))
+        self.absorb(self.reducer.sum(moments))
 
     def _validate(self, epoch: Epoch) -> dict[str, float]:
         """Measure without learning, over all ranks."""
@@ -197,11 +187,12 @@ class Cloning(Learner):
                 sums += torch.stack(self._losses(batch)[1:])
         return self._means("validation", sums, float(epoch.validation.steps))
 
-    def _losses(self, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return sums over the steps that count: what is minimised, the loss, and the hits."""
-        obs = torch.from_numpy(self.normalize(batch.obs.numpy()))
-        states = self.network.initial_state(obs.shape[1])
-        loss, spread, hits = self.imitate(obs, batch.starts, states, batch.actions)
+        batch.obs = torch.from_numpy(self.normalize(batch.obs.numpy()))
+        batch.states = self.network.initial_state(batch.count)
+        loss, spread, hits = self.imitate(batch)
+        assert batch.valid is not None
         objective, loss, hits = ((v * batch.valid).sum() for v in (loss - spread, loss, hits))
         return objective, loss, hits
 

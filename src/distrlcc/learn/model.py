@@ -17,6 +17,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.config import DaggerConfig, ImitationConfig, PPOConfig
 from distrlcc.learn.flat_adam import FlatAdam
 from distrlcc.learn.learner import LocalReducer, Reducer, Weights
+from distrlcc.learn.minibatches import Batch
 from distrlcc.policy.network import Categorical, Gaussian, build_network
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
@@ -106,9 +107,7 @@ class Learner(ABC):
         m2 = np.maximum(second - first**2 / counts, 0.0)
         self.normalizer.merge(float(counts[0]), mean, m2)
 
-    def imitate(
-        self, obs: Tensor, starts: Tensor, states: Tensor, actions: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def imitate(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Compare what the policy does with an expert's actions, at each of ``[L, B]`` steps.
 
         Returns:
@@ -116,8 +115,8 @@ class Learner(ABC):
             to subtract from it, so that a deviation learns how far off the mean is without pulling
             at the mean itself; and the hits.
         """
-        head, _, _ = self.network(obs, starts, states)
-        distribution = self.network.distribution(head)
+        head, _, _ = self.network(batch.obs, batch.starts, batch.states)
+        distribution, actions = self.network.distribution(head), batch.actions
         if isinstance(distribution, Categorical):
             loss = -distribution.log_prob(actions)
             return loss, torch.zeros_like(loss), (head.argmax(-1) == actions).float()

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.types import copy_state, restore_state
+
 CLIP = 10.0
 """Normalised observations are clipped to ±CLIP standard deviations."""
 
@@ -67,10 +69,8 @@ class Normalizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as a float and arrays."""
-        return {"count": self.count, "mean": self.mean.copy(), "m2": self.m2.copy()}
+        return copy_state(self, "count mean m2")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self.count = float(state["count"])
-        self.mean = np.array(state["mean"], dtype=np.float64)
-        self.m2 = np.array(state["m2"], dtype=np.float64)
+        restore_state(self, "count mean m2", state)

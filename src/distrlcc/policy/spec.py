@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.config import check_fields, check_positive
+from distrlcc.config import check_fields
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.plugins import Registry, having, is_pinned, is_reference, short
 
@@ -112,7 +112,7 @@ class PolicySpec:
         for name in (self.observation, self.action, self.kind):
             if not is_pinned(name):
                 raise ConfigError(f"{name!r} lacks the hash of its source: expected {name}@HASH")
-        check_positive(self, "step_ms" if self.interval_rtts is None else "step_ms interval_rtts")
+        check_fields(self, "step_ms interval_rtts", 0, above=True)
         try:
             fits = self.preference is None or (
                 0.0 <= self.preference <= 1.0 and len(self.delay_weights) == 2

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from distrlcc.config import check_fields, to_toml
+from distrlcc.config import check_fields, check_values, to_toml
 from distrlcc.control.state import SCHEMES
 from distrlcc.data.manifest import Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
@@ -65,15 +65,10 @@ class CollectConfig:
         check_fields(self, "steps episodes seed", 0, MAX_VALUE)
         check_fields(self, "num_envs", 1, MAX_ENVS)
         check_fields(self, "shard_steps", 1, 2**31)
-        if self.env.agents > 1:
-            raise ConfigError(
-                f"env.agents is {self.env.agents}; expected 1: data sets are of one agent on a link"
-            )
+        check_values(self, {"env.agents": 1}, "as data sets are of one agent on a link")
         check_fields(self, "disturb", 0, 0.5)
-        if self.disturb and self.scheme != "oracle":
-            raise ConfigError(
-                f"disturb is {self.disturb}; expected 0, as {self.scheme} drives the link itself"
-            )
+        if self.scheme != "oracle":
+            check_values(self, {"disturb": 0}, f"as {self.scheme} drives the link itself")
 
     @property
     def schemes(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from distrlcc.config import check_fields
+from distrlcc.config import check_fields, check_values
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError, once
@@ -46,11 +46,9 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         NETWORKS.pin(self, "kind")
-        if self.post_hidden and self.kind == "mlp":
-            raise ConfigError(
-                f"network.post_hidden is {self.post_hidden}, which stands behind a recurrent "
-                "layer; set it to 0 for an mlp, or take network.kind=mingru"
-            )
+        if self.kind == "mlp":
+            why = "as it stands behind a recurrent layer; or take network.kind=mingru"
+            check_values(self, {"post_hidden": 0}, why, prefix="network.")
 
 
 @dataclass(frozen=True)
@@ -292,17 +290,15 @@ class RunConfig:
             check_expert(self.env, "gail" if self.gail is not None else "dagger")
 
     def _check_agents(self) -> None:
-        agents, unit = self.env.agents, self.env.unit
+        unit = self.env.unit
         if self.num_envs % unit:
             raise ConfigError(
                 f"num_envs is {self.num_envs}; expected a multiple of {unit}, the agents that "
                 "share links (env.agents, env.rooms): each environment is an agent"
             )
-        if agents > 1 and self.gail is not None:
-            raise ConfigError(
-                f"env.agents is {agents}: GAIL's demonstrations are of one agent on a link; take "
-                "env.agents=1, or ppo without gail"
-            )
+        if self.gail is not None:
+            why = "as GAIL's demonstrations are of one agent on a link; or take ppo without gail"
+            check_values(self, {"env.agents": 1}, why)
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
@@ -389,13 +385,6 @@ def check_expert(env: EnvConfig, what: str) -> None:
     Raises:
         ConfigError: The reward asks for preferences, or actions are delayed.
     """
-    if env.reward.delay_weights:
-        raise ConfigError(
-            f"{what} with env.reward.delay_weights: the expert has no preference; "
-            "train with PPO alone, or set env.reward.delay_weights=[]"
-        )
-    if env.action_delay_steps:
-        raise ConfigError(
-            f"{what} with env.action_delay_steps: the expert's actions are for now, not for later; "
-            "train with PPO, or set env.action_delay_steps=0"
-        )
+    needed = {"reward.delay_weights": (), "action_delay_steps": 0}
+    why = f"as the expert of {what} has no preference, and its actions are for now; or take PPO"
+    check_values(env, needed, why, prefix="env.")

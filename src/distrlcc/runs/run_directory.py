@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import flat, from_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, ConfigError, OutputError, reading, writing
-from distrlcc.files import refuse_links, temporary_path, write_atomically
+from distrlcc.files import refuse_links, require_vacant, temporary_path, write_atomically
 from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
@@ -69,19 +69,14 @@ class RunDirectory:
         # Refuse a folder that holds something else.
         run = cls(path, config, tensorboard=tensorboard)
         text = to_toml(config)
-        if path.exists() and not path.is_dir():
-            raise OutputError(f"{path} is a file; give a folder as --out")
+        a_run = (
+            "already holds a run: add --resume to go on with it (--load in place of --out where "
+            "workers act for a trainer), or give another --out"
+        )
+        other = "is not empty and is not a run: give an empty or new folder as --out"
         with writing(path):
+            require_vacant(path, {"config.toml": a_run}, other)
             path.mkdir(parents=True, exist_ok=True)
-            if (path / "config.toml").exists():
-                raise OutputError(
-                    f"{path} already holds a run: add --resume to go on with it (--load in place "
-                    "of --out where workers act for a trainer), or give another --out"
-                )
-            if any(path.iterdir()):
-                raise OutputError(
-                    f"{path} is not empty and is not a run: give an empty or new folder as --out"
-                )
             # From here on the folder is a run.
             write_atomically(path / "config.toml", text.encode())
             (path / "checkpoints").mkdir()

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from distrlcc.errors import CheckpointError, DistrlccError, OutputError
+from distrlcc.files import require_vacant
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_directory import take_lock
 from distrlcc.storage import LATEST, Storage, StorageLostError, say
@@ -75,8 +76,7 @@ def restore(storage: Storage, folder: Path) -> None:
         if lock is not None:
             lock.close()
         say(f"{reason}; {folder} is kept as {aside}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} is not empty and is not a run: give another --out")
+    require_vacant(folder, {}, "is not empty and is not a run: give another --out")
     manifest, damage = storage.pull(folder)
     for line in damage:
         say(f"{storage}: {line}; taking the generation before it")

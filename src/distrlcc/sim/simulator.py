@@ -30,7 +30,7 @@ from distrlcc.sim import layout as col
 from distrlcc.sim.reordering import SCORE
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace, require_memory
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_arrays, restore_arrays
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
 
 IntArray = NDArray[np.int64]
 
@@ -351,7 +351,7 @@ class Simulator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return every array that changes, for a checkpoint."""
-        state = copy_arrays(self, _STATE)
+        state = copy_state(self, _STATE)
         for name in ("ring", "scores"):
             state[name] = getattr(self, name)[: self._ring_places.used].copy()
         state["queues"] = self.queues[: self._queue_places.used].copy()
@@ -383,7 +383,7 @@ class Simulator:
         self._trace_places, self._traces_used = {}, 0
         for name in state["traces"]:
             self._place_trace(load_trace(name))
-        restore_arrays(self, _STATE, state)
+        restore_state(self, _STATE, state)
         numbers = self.flows[:, col.SCHEME]
         for place, name in enumerate(state.get("schemes", [])):
             numbers[numbers == -1 - place] = SCHEMES[name]

@@ -5,7 +5,6 @@ A sender that filled its link measured the link; of any other the trace is only 
 
 from __future__ import annotations
 
-import codecs
 import csv
 import json
 import re
@@ -122,13 +121,10 @@ class ThroughputLog:
 
 
 def _text(data: bytes) -> str:
-    """Decode UTF-8, or what a mark at the beginning says."""
-    marks = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
-    marks |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-    code = next((code for mark, code in marks.items() if data.startswith(mark)), "utf-8-sig")
-    text = data.decode(code)
+    """Decode UTF-8, or what a mark or bytes of 0 at the beginning say."""
+    text = data.decode(json.detect_encoding(data))
     if "\0" in text:
-        raise ValueError("it has bytes of 0: no text, or UTF-16 without its mark")
+        raise ValueError("it has bytes of 0: no text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from distrlcc.config import check_fields, check_positive
+from distrlcc.config import check_fields
 from distrlcc.errors import ConfigError
 from distrlcc.plugins import Registry, function
 from distrlcc.runs.run_config import RunConfig
@@ -73,7 +73,7 @@ class PBTConfig:
         check_fields(self, "quantile", 0.0, 0.5)
         check_fields(self, "resample", 0.0, 1.0)
         check_fields(self, "burn_in", 0.0)
-        check_positive(self, "interval")
+        check_fields(self, "interval", 0, above=True)
         if not all(0.0 < factor < math.inf for factor in self.factors):
             raise ConfigError(f"factors is {self.factors}: expected two numbers above 0")
 
@@ -97,8 +97,7 @@ class SearchConfig:
     def __post_init__(self) -> None:
         check_fields(self, "trials grace brackets", 1)
         check_fields(self, "concurrent", 0)
-        if not 1.0 < self.reduction < math.inf:
-            raise ConfigError(f"reduction is {self.reduction}: expected more than 1")
+        check_fields(self, "reduction", 1, above=True)
 
 
 @dataclass(frozen=True)

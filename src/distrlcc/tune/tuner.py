@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distrlcc.cluster.session import require_ray
-from distrlcc.errors import ConfigError, OutputError
+from distrlcc.errors import ConfigError, OutputError, reading
 from distrlcc.extras import require
 from distrlcc.limits import limits
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
@@ -27,13 +27,8 @@ _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}
 
 def read_config(out: Path) -> TuneConfig:
     """Return the configuration of the tuner in a folder; raises OutputError if there is none."""
-    try:
+    with reading(OutputError, f"{out} holds no tuner to resume"):
         return RunDirectory.read_config(out, TuneConfig, say)
-    except (ConfigError, OutputError) as error:
-        reason = str(error)
-        if isinstance(error, OutputError):
-            reason = "expected a folder of 'distrlcc tune'; leave out --resume to begin one there"
-        raise OutputError(f"{out} holds no tuner to resume: {reason}") from None
 
 
 def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -> RunDirectory:
