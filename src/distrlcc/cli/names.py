@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -13,6 +15,7 @@ from rich.table import Table
 
 from distrlcc.cli.output import add_json, console, emit_json
 from distrlcc.cli.parser import Parser
+from distrlcc.config import read_toml
 from distrlcc.plugins import Registry
 from distrlcc.recipes.result_row import shipped_rows
 
@@ -54,85 +57,22 @@ def run_list(args: Namespace) -> int:
 
 
 def about(kind: str, name: str, thing: Any) -> str:
-    """Return what a named thing is, in a line: as its docstring begins, or as `_ABOUT` says."""
+    """Return what a named thing is, in a line: as `told` says, or its docstring or file begins."""
     if isinstance(thing, str):
         return f"of an installed package: {thing}"
-    if name in _ABOUT.get(kind, ()):
-        return _ABOUT[kind][name]
-    if isinstance(thing, int):  # a scheme
-        thing = import_module(f"distrlcc.control.{name}")
-    return (thing.__doc__ or "").strip().partition("\n")[0].rstrip(".:").replace("`", "")
+    if name in told().get(kind, ()):
+        return told()[kind][name]
+    if kind == "recipes":
+        text = thing.read_text("utf-8").removeprefix("# ")
+    else:
+        text = (import_module(f"distrlcc.control.{name}") if kind == "schemes" else thing).__doc__
+    return (text or "").strip().partition("\n")[0].rstrip(".:").replace("`", "")
 
 
-_ABOUT = {
-    "policies": {
-        "aurora": "Aurora's network, trained by PPO on Aurora's links",
-        "cloning": "behaviour cloning of the oracle's data set, to compare gail and dagger with",
-        "dagger": "imitates the oracle by DAgger: the recipe imitation",
-        "distrlcc": "DistRLCC's ten inputs and LSTM, trained on its 26 links",
-        "gail": "imitates the oracle's data set by GAIL and PPO",
-        "genet": "Genet's network, trained by PPO on its widest ranges of links",
-        "indigo": "Indigo's LSTM, trained on Indigo's links",
-        "one": "for every link, alone or shared: the default of evaluate, send and kernel load",
-        "preference": "between throughput and delay as --prefer says",
-    },
-    "suites": {
-        "random": "5-100 Mbit/s, RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter",
-        "dynamic": "rate or delay or both step every 1.5 to 4 s",
-        "cellular": "generated traces, RTT 20-100 ms, queues of 50-500 packets",
-        "shallow": "queues of 0.02-0.3 BDP",
-        "slow": "0.2-2 Mbit/s",
-        "fast": "100-1000 Mbit/s",
-        "jitter": "ACKs jitter by up to 1-6 ms, and some come in bunches",
-        "silent": "nothing leaves in the first 0.3-2 s",
-        "falls": "after 3 s the rate falls to a quarter to a tenth",
-        "whole-ms": "served in whole ms, as an emulator's links",
-        "lossy": "0.1-2% are lost at random while ACKs jitter, half served in whole ms",
-        "long": "RTT 150-800 ms, half lose up to 1% at random",
-        "world": "most of this mixed, with up to sixteen agents and rivals",
-        "flows": "4, 16 or 32 agents",
-        "flows-32": "32 agents",
-        "genet": "Genet's widest ranges of links",
-        "aurora": "Aurora's training links",
-        "aurora-sweep": "30 Mbit/s, 60 ms, with one of rate, delay, queue and loss changed",
-        "indigo": "Indigo's 30 links",
-        "indigo-grid": "Indigo's grid of rates and delays, calibrated links, a satellite",
-        "satellite": "42 Mbit/s, RTT 600 ms, 0.74% lost at random",
-        "shared": "1 to 4 agents that come and go",
-        "shared-2": "two agents, the second joins after 5 s",
-        "shared-4": "four agents that join one after another",
-        "shared-rtt": "two agents, one with four times the other's RTT",
-        "beside-cubic": "an agent beside a flow of CUBIC",
-        "beside-bbr": "an agent beside a flow of BBRv1",
-    },
-    "schemes": {
-        "oracle": "knows the link, and holds the window that fills it",
-        "fixed": "one window, --cwnd of send",
-    },
-    "actions": {
-        "multiplicative": "the window times 0.5 to 2, six actions",
-        "fine": "the window times 0.5 to 2, nine actions down to 3%",
-        "indigo": "Indigo's: the window halved, less 10, held, plus 10, doubled",
-        "rate": "Aurora's: the pacing rate by up to a quarter",
-        "fast-rate": "the same four times as fast",
-        "genet": "Genet's change of the pacing rate",
-    },
-    "networks": {
-        "mlp": "dense layers",
-        "lstm": "dense layers, then an LSTM",
-        "mingru": "dense layers, then a minGRU",
-    },
-}
-"""By kind and name."""
-
-
-_NOT_FOR = {
-    "one": "Where not to take one: noise in delay above 4 ms in the mean (it uses 1 to 55% of such "
-    "links) and RTTs under 2 ms, where CUBIC's rule sends in its place; beside CUBIC (within a "
-    "third to three times on 25 to 31% of links); 32 flows at once (Jain 0.68 simulated, 0.98 in "
-    "the kernel). See docs/recipes/one.md."
-}
-"""What a shipped policy is not for."""
+@cache
+def told() -> dict[str, dict[str, str]]:
+    """Return what is said of named things in a file of its own, by kind and name."""
+    return read_toml(Path(__file__).with_name("about.toml"))
 
 
 def add_policies(parser: Parser) -> None:
@@ -148,7 +88,7 @@ def run_policies(args: Namespace) -> int:
     from distrlcc.evaluation.benchmark import PREFER
     from distrlcc.policy.policy_file import load_policy, shipped_policies
 
-    rows, listed = shipped_rows(), []
+    rows, listed, limits = shipped_rows(), [], told()["not_for"]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("policy", "network", "observation", "action", "kB", "scored on", "power"):
         right = head in ("kB", "power")
@@ -162,14 +102,14 @@ def run_policies(args: Namespace) -> int:
         power = {label: row.of_shipped(label, "power") for label in labels if row is not None}
         wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
-        told = {"name": name, "file": str(path), "bytes": size, "acting": policy.acting}
-        not_for = {"not_for": _NOT_FOR[name]} if name in _NOT_FOR else {}
-        listed.append(told | {"power": power} | not_for)
+        entry = {"name": name, "file": str(path), "bytes": size, "acting": policy.acting}
+        not_for = {"not_for": limits[name]} if name in limits else {}
+        listed.append(entry | {"power": power} | not_for)
         scored = (suite, f"{power[suite]:.3f}" if suite else "")
         cells = (spec.network_text, spec.observation, spec.action, f"{size / 1e3:.0f}")
         table.add_row(name, *cells, *scored)
     console(args.json).print(table)
-    for text in _NOT_FOR.values():
+    for text in limits.values():
         console(args.json).print(text)
     emit_json(args.json, listed)
     return 0

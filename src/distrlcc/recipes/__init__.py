@@ -1,1 +1,1 @@
-"""Named experiments: each a function that returns a configuration."""
+"""Named experiments, each a configuration in a file of its own."""

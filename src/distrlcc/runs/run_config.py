@@ -1,4 +1,4 @@
-"""A run's whole configuration; a recipe is a function that returns one."""
+"""A run's whole configuration; a recipe is a file of one."""
 
 from __future__ import annotations
 
