@@ -13,12 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-from distrlcc.policy import fixed_point
-from distrlcc.policy.kernel_layout import OBJECT
+from distrlcc.policy.kernel_layout import OBJECT, ONE, fixed
 
 FOLDER = Path(__file__).parents[1] / "src/distrlcc/net/kernel"
 SOURCE, TABLES = "distrlcc.bpf.c", "tables.h"
 COMPILER, STRIP = "clang-14", "llvm-strip-14"
+
+LN2, LOG2_E = round(np.log(2) * 2**30), round(ONE / np.log(2))
+FUNCTIONS = {
+    # Of 1 to 2 in steps of 1/1024, and of 0 to 8 in steps of 1/256.
+    "__s32 log2": fixed(np.log2(1 + np.arange(1026) / 1024)),
+    "__s32 tanh": fixed(np.tanh(np.arange(2050) / 256)),
+    # Of 0 to 1 in steps of 1/256, 30 bits after the point.
+    "__u32 exp2": np.minimum(fixed(2 ** (np.arange(258) / 256), 1 << 30), 2**32 - 1),
+}
+"""The tables by their types and names; a last element stands for what an index never reaches."""
 
 
 def tables() -> str:
@@ -26,12 +35,11 @@ def tables() -> str:
     lines = [
         "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */",
         "/* Written by scripts/build_bpf.py. */",
-        f"#define LN2 {fixed_point.LN2}LL",
-        f"#define LOG2_E {fixed_point.LOG2_E}LL",
+        f"#define LN2 {LN2}LL",
+        f"#define LOG2_E {LOG2_E}LL",
     ]
-    for kind, name in (("__s32", "log2"), ("__s32", "tanh"), ("__u32", "exp2")):
-        values: np.ndarray = getattr(fixed_point, name.upper())
-        lines.append(f"static const {kind} {name}_table[{len(values)}] = {{")
+    for name, values in FUNCTIONS.items():
+        lines.append(f"static const {name}_table[{len(values)}] = {{")
         rows = (values[first : first + 10] for first in range(0, len(values), 10))
         lines += ["\t" + ", ".join(map(str, row)) + "," for row in rows]
         lines.append("};")

@@ -6,12 +6,15 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from distrlcc.net import kernel_tcp
+from distrlcc.net.kernel_trial import Trial
+from distrlcc.policy.quantise import follower
 from tests import hosts, warm
 
 # A busy machine is no failure, and the same examples are drawn everywhere.
@@ -90,6 +93,15 @@ def _fork_server(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if captures:
         hosts.stop_fork_server()
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[Trial]:
+    """The kernel's program, where this machine's kernel takes it."""
+    for problem in kernel_tcp.problems():
+        pytest.skip(problem)
+    with closing(Trial(follower())) as loaded:
+        yield loaded
 
 
 @pytest.fixture

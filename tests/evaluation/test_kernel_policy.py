@@ -1,44 +1,42 @@
-"""Shipped policies act in whole numbers as in floating point, on links of each kind."""
+"""Shipped policies act in the kernel as in floating point, on links of each kind."""
 
 from __future__ import annotations
 
 import pytest
 
 from distrlcc.evaluation.contender import contender_from_file
-from distrlcc.evaluation.kernel_policy import same_action
+from distrlcc.evaluation.kernel_policy import kernel_policy, same_action
+from distrlcc.net.kernel_trial import Trial
 from distrlcc.sim.suites import load_suite
 
 SUITES = ("random", "dynamic", "cellular", "shared-4")
 GUARDED = ("slow", "long")
 POLICIES = ["one", "dagger", "preference", "cloning", "gail", "indigo", "aurora", "genet"]
 LEAST = 0.999
+pytestmark = pytest.mark.net
 
 
-@pytest.mark.parametrize(
-    "suite",
-    [
-        s if s in ("dynamic", "slow") else pytest.param(s, marks=pytest.mark.long)
-        for s in SUITES + GUARDED
-    ],
-)
-@pytest.mark.parametrize("name", ["one", "dagger"])
-def test_the_same_action_follows_in_whole_numbers(name: str, suite: str) -> None:
-    scenarios = load_suite(suite).scenarios("test", 6)
-    share, decisions = same_action(contender_from_file(name), scenarios, 4.0)
+def same(trial: Trial, name: str, suite: str, links: int, seconds: float) -> float:
+    contender, scenarios = contender_from_file(name), load_suite(suite).scenarios("test", links)
+    trial.policies[0] = kernel_policy(contender)
+    share, decisions = same_action(contender, trial, scenarios, seconds)
     assert decisions > 1000
-    assert share >= LEAST
+    return share
+
+
+@pytest.mark.parametrize("suite", SUITES + GUARDED)
+@pytest.mark.parametrize("name", ["one", "dagger"])
+def test_the_same_action_follows_in_the_kernel(trial: Trial, name: str, suite: str) -> None:
+    assert same(trial, name, suite, 6, 4.0) >= LEAST
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("suite", SUITES)
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_same_action_follows_from_every_policy(name: str, suite: str) -> None:
-    scenarios = load_suite(suite).scenarios("test", 16)
-    assert same_action(contender_from_file(name), scenarios, 10.0)[0] >= LEAST
+def test_the_same_action_follows_from_every_policy(trial: Trial, name: str, suite: str) -> None:
+    assert same(trial, name, suite, 16, 10.0) >= LEAST
 
 
-@pytest.mark.long
-def test_distrlccs_state_is_chaotic() -> None:
+def test_distrlccs_state_is_chaotic(trial: Trial) -> None:
     """Its actions part within whole numbers, as they do between float32 and float64 (98.2%)."""
-    scenarios = load_suite("dynamic").scenarios("test", 8)
-    assert 0.95 < same_action(contender_from_file("distrlcc"), scenarios, 8.0)[0] < LEAST
+    assert 0.95 < same(trial, "distrlcc", "dynamic", 8, 8.0) < LEAST

@@ -1,9 +1,8 @@
-"""The kernel's program, by BPF_PROG_TEST_RUN: its integer twin bit for bit, and its guard."""
+"""The kernel's program, by BPF_PROG_TEST_RUN: beside what is learned from, and its guard."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,25 +10,21 @@ import pytest
 
 from distrlcc.control import windows
 from distrlcc.env.actions import ACTIONS
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.kernel_policy import same_action
+from distrlcc.net.kernel_trial import BEGIN, GUARD, Trial, intervals
 from distrlcc.policy import kernel_layout as layout
-from distrlcc.policy.integer_policy import IntegerPolicy
-from distrlcc.policy.kernel_layout import ONE
+from distrlcc.policy.kernel_layout import ONE, fixed
+from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import PolicyFile, find_policy, load_policy
 from distrlcc.policy.quantise import quantise
+from distrlcc.sim.suites import load_suite
+from distrlcc.types import IntervalStats
 from scripts.build_bpf import COMPILER, differences
-from tests.net.bpf_object import Trial
 from tests.policy.random_policies import make_spec, random_arrays
 
 pytestmark = pytest.mark.net
-STEP, BEGIN, GUARD = 0, 1, 2
-STEPS = 40
-
-
-@pytest.fixture(scope="module")
-def trial() -> Iterator[Trial]:
-    loaded = Trial()
-    yield loaded
-    loaded.close()
 
 
 def random_policy(observation: str, action: str, **changes: object) -> PolicyFile:
@@ -82,53 +77,105 @@ def test_the_sections_are_as_large_as_their_types(trial: Trial) -> None:
         layout.STATS: layout.STATS_TYPE,
         layout.TRIAL: layout.TRIAL_TYPE,
     }
-    assert {name: trial.size(name) for name in types} == {n: t.itemsize for n, t in types.items()}
+    assert {name: len(trial.section(name)) for name in types} == {
+        n: t.itemsize for n, t in types.items()
+    }
     # Programs of earlier layouts are told by their size.
     assert layout.POLICY.itemsize not in range(272_400, 272_440, 8)
 
 
-def random_interval(rng: np.random.Generator, row: np.void) -> None:
-    """Fill a step's statistics: calm, silent, lossy, of RTTs near and far apart."""
-    now, acked = row["now"], int(rng.choice([0, 0, 1, 3, 40, 6000]))
-    least = int(rng.choice([300, 9_000, 60_000, 900_000]))
-    now["duration"] = rng.choice([1, 10_000, 10_000, 70_000])
-    now["acked"], now["lost"] = acked, rng.choice([0, 0, 2, 500])
-    now["sent"], now["inflight"] = rng.integers(0, 50), rng.choice([0, 7, 90, 30_000])
-    now["rtt_count"] = acked if rng.random() < 0.8 else acked // 2
-    now["rtt_sum"] = now["rtt_count"] * least + rng.integers(0, 10_000)
-    now["rtt_min"], now["rtt_last"] = least * (acked > 0), least + rng.integers(0, 50_000)
-    now["rtt_max"] = (now["rtt_last"] + rng.integers(0, 50_000)) * (acked > 0)
-    now["min_rtt"] = 0 if rng.random() < 0.1 else min(least, 8_000)
-    now["delay"], now["delivery_rate"] = rng.integers(0, 1 << 36), rng.integers(0, 1 << 36)
-    now["send_rate"] = rng.integers(0, 1 << 36)
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_what_is_seen_is_what_the_space_sees(trial: Trial, name: str) -> None:
+    spec = make_spec(observation=name, action_size=5, observation_size=layout.SPACES[name] + 5)
+    policy = quantise(PolicyFile(spec, random_arrays(spec, 0.3)), ACTIONS["indigo"])
+    trial.policies[0] = policy
+    n, rng = 40, np.random.default_rng(2)
+    rows, space = trial.begun(n), OBSERVATIONS[name](n)
+    assert space.size == policy["observed"]
+    # Whole microseconds, as both see the same; silences, and paths that get longer and shorter,
+    # a quarter of them within a LAN.
+    lowest = np.where(np.arange(n) < n // 4, 50, 8_000)
+    path, shortest, last = rng.integers(lowest, 25 * lowest) / 1e6, np.zeros(n), np.zeros(n)
+    for step in range(150):
+        path = np.where(rng.random(n) < 0.05, rng.integers(lowest, 25 * lowest) / 1e6, path)
+        acked = np.where(rng.random(n) < 0.3, 0, rng.integers(1, 60, n))
+        least = np.where(acked > 0, path, 0.0)
+        last = np.where(acked > 0, path + rng.integers(0, 4 * lowest) / 1e6, last)
+        shorter = (acked > 0) & ((shortest == 0) | (path < shortest))
+        shortest = np.where(shorter, path, shortest)
+        values = dict.fromkeys(IntervalStats.names(), np.zeros(n)) | {
+            "duration": np.full(n, 0.01),
+            "acked": acked.astype(float),
+            "sent": rng.integers(0, 60, n).astype(float),
+            "lost": np.where(rng.random(n) < 0.8, 0.0, rng.integers(0, 9, n)),
+            "rtt_sum": np.round(acked * (least + last) / 2, 6),
+            "rtt_min": least,
+            "rtt_max": np.where(acked > 0, last, 0.0),
+            "rtt_last": last,
+            "min_rtt": shortest,
+            "inflight": rng.integers(0, 300, n).astype(float),
+            "cwnd": rng.integers(2, 4000, n).astype(float),
+            "delay_ewma": rng.uniform(0, 300, n),
+            "delivery_rate_ewma": rng.uniform(0, 900, n),
+            "send_rate_ewma": rng.uniform(0, 900, n),
+        }
+        stats = IntervalStats(**values)
+        rows["now"], rows["cwnd"] = intervals(stats), fixed(stats.cwnd)
+        trial.step(rows, np.zeros(n, np.int64), np.zeros(n, np.bool_))
+        expected = space.observe(stats)
+        # The waiting packets' times are of 1/16 us here, and a fading rate's least is 1/65536.
+        seen = rows["observation"][:, : space.size] / ONE
+        assert np.abs(seen - expected).max() < 1e-3, (step, np.abs(seen - expected).max(axis=0))
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_program_is_its_twin_bit_for_bit(trial: Trial, name: str) -> None:
+def test_networks_decide_as_here(trial: Trial, name: str) -> None:
     policy = POLICIES[name]
-    whole = quantise(policy, ACTIONS[policy.spec.action])
-    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
-    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
-    memory["connection"] = np.zeros((), layout.CONNECTION)
-    rng, twin = np.random.default_rng(3), IntegerPolicy(whole, 1)
-    row, program = twin.rows[0], memory["connection"]
-    program["cwnd"], program["rate"] = row["cwnd"], row["rate"]
-    program["action"] = layout.MAX_ACTIONS
-    compared = [field for field in layout.CONNECTION.names or () if field != "buffer"]
-    for step in range(STEPS):
-        memory["mode"] = STEP if step else BEGIN
-        draw = rng.integers(0, 1 << 32) if whole["actions"] else rng.integers(-3 * ONE, 3 * ONE)
-        memory["draw"] = draw
-        row["limited"] = program["limited"] = step % 5 == 4
-        on = {6: 1, 5: layout.OUTSIDE}.get(step % 7, 0)
-        row["guard"]["on"] = program["guard"]["on"] = on
-        row["guard"]["window"] = program["guard"]["window"] = (0, 40, 20_000)[on] * ONE
-        program["now"] = row["now"]
+    trial.policies[0] = quantise(policy, ACTIONS[policy.spec.action])
+    contender = Contender(name, NumpyPolicy(policy), policy.spec.preference)
+    scenarios = load_suite("random").scenarios("test", 8)
+    share, decisions = same_action(contender, trial, scenarios, 4.0)
+    assert decisions > 500
+    assert share >= 0.997
+
+
+def test_windows_are_bounded_as_in_the_simulator(trial: Trial) -> None:
+    policy, n, rng = random_policy("scale-free", "fine", guard=0.05), 400, np.random.default_rng(0)
+    trial.policies[0] = quantise(policy, ACTIONS["fine"])
+    # States of all kinds: before the first sample, in silence, on a path that got longer, ...
+    cwnd, acked = np.exp(rng.uniform(1.4, 9.0, n)), rng.choice([0, 1, 7, 40, 6000], n)
+    ever, rate = rng.choice([0, 300, 9_000, 400_000], n), np.exp(rng.uniform(3.0, 12.0, n))
+    least, before = (rng.choice([0, 2, 7], n) * ever for _ in range(2))
+    on = rng.choice([0, 0, 1, windows.OUTSIDE], n)
+    guarded = np.where(on > 0, rng.integers(4, 3000, n), 0)
+    rows = trial.begun(n)
+    rows["cwnd"], rows["lately"] = fixed(cwnd), fixed(rate * (ever > 0), layout.RATE_ONE)
+    rows["least"], rows["least_before"], rows["now"]["min_rtt"] = least, before, ever
+    rows["now"]["acked"], rows["guard"]["on"], rows["guard"]["window"] = acked, on, fixed(guarded)
+    trial.memory["mode"], counted = BEGIN, int(trial.stats["lowered"])
+    for row in rows:
+        trial.memory["connection"] = row
         trial.run()
-        twin.step([draw], None if step else np.arange(1))
-        for field in compared:
-            assert (program[field] == row[field]).all(), (step, field)
-        random_interval(rng, row)
+        for field in ("cwnd", "action"):
+            row[field] = trial.memory["connection"][field]
+    # The same with floating point, by the actions that the program took.
+    control = windows.WindowControl(n, 0.0, 0.05)
+    path = np.where((least > 0) & (before > 0), np.minimum(least, before), least + before)
+    path = np.minimum(np.where(path > 0, path, ever), windows.MOST_LONGER * ever)
+    for place, values in (
+        (windows.ACKED, acked),
+        (windows.TOP, rate * (ever > 0)),
+        (windows.LEAST, path / 1e6),
+        (windows.ON, on),
+        (windows.WINDOW, guarded),
+    ):
+        control.state[:, place] = values
+    chosen = ACTIONS["fine"].apply(rows["action"].astype(int), cwnd, np.zeros(n))
+    expected, _ = control.apply((cwnd, np.zeros(n)), chosen)
+    assert rows["cwnd"] / ONE == pytest.approx(expected, rel=1e-4)
+    assert int(trial.stats["lowered"]) - counted == control.lowered.sum()
+    for many in (control.lowered, ~control.lowered):
+        assert many[on == 0].sum() > 40
 
 
 def test_decisions_of_which_the_guard_left_less_are_counted(trial: Trial) -> None:
@@ -137,9 +184,8 @@ def test_decisions_of_which_the_guard_left_less_are_counted(trial: Trial) -> Non
     most = int(whole["factor"].argmax())  # whatever it answers raises the window most
     for field in ("factor", "offset"):
         whole[field][:] = whole[field][most]
-    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
-    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
-    stats = np.frombuffer(trial.data(layout.STATS), layout.STATS_TYPE, 1)[0]
+    trial.policies[0] = whole
+    memory, stats = trial.memory, trial.stats
 
     def lowered(acked: int = 100, limited: int = 0, on: int = 0, window: int = 40) -> int:
         memory["connection"] = np.zeros((), layout.CONNECTION)
@@ -160,9 +206,8 @@ def test_decisions_of_which_the_guard_left_less_are_counted(trial: Trial) -> Non
 def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     policy = POLICIES["one"]
     whole = quantise(policy, ACTIONS["fine"])
-    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
-    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
-    stats = np.frombuffer(trial.data(layout.STATS), layout.STATS_TYPE, 1)[0]
+    trial.policies[0] = whole
+    memory, stats = trial.memory, trial.stats
     memory["connection"] = np.zeros((), layout.CONNECTION)
     memory["mode"] = GUARD
     connection, ack = memory["connection"], memory["ack"]
@@ -223,8 +268,8 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
 
 def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
     whole = quantise(POLICIES["one"], ACTIONS["fine"])
-    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
-    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    trial.policies[0] = whole
+    memory = trial.memory
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
     connection, state = memory["connection"], np.zeros((1, windows.STATE_SIZE))
     rng, now, delivered = np.random.default_rng(0), 0.0, 0
@@ -258,9 +303,8 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
 
 def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
     whole = quantise(POLICIES["one"], ACTIONS["fine"])
-    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
-    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
-    stats = np.frombuffer(trial.data(layout.STATS), layout.STATS_TYPE, 1)[0]
+    trial.policies[0] = whole
+    memory, stats = trial.memory, trial.stats
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
     before = {name: int(stats[name]) for name in ("short_entries", "noisy_entries", "outside_us")}
     connection, state = memory["connection"], np.zeros((1, windows.STATE_SIZE))
@@ -307,7 +351,7 @@ def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(trial:
     assert counted["outside_us"] == pytest.approx(1e6 * row[windows.OUTSIDE_TIME], rel=0.01)
     # --always leaves all to the policy, at once where a swap brings it.
     for always in (0, 1):
-        np.frombuffer(trial.data(layout.POLICIES), layout.POLICY, 1)["always"] = always
+        trial.policies["always"] = always
         memory["ack"]["rtt_least"] = 500
         trial.run()
         assert connection["guard"]["on"] == (0 if always else layout.OUTSIDE)
@@ -315,8 +359,8 @@ def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(trial:
 
 def test_a_policy_of_rates_goes_on_at_the_rate_that_the_guard_ended_with(trial: Trial) -> None:
     whole = quantise(POLICIES["aurora"], ACTIONS["rate"])
-    trial.data(layout.POLICIES)[: whole.nbytes] = whole.tobytes()
-    memory = np.frombuffer(trial.data(layout.TRIAL), layout.TRIAL_TYPE, 1)[0]
+    trial.policies[0] = whole
+    memory = trial.memory
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
     connection = memory["connection"]
     connection["rate"], connection["now"]["rtt_last"] = 30_000 * layout.RATE_ONE, 50_000

@@ -43,11 +43,12 @@ REFUSALS = {
 @pytest.mark.parametrize("what", REFUSALS)
 def test_a_machine_that_cannot_gets_one_line(record: Any, name: str, what: str) -> None:
     prefix, line = REFUSALS[what]
-    keep = ["--keep"] if "keep" in what else []
-    code, out, err = run_command("load", "one", *keep, "--name", name, prefix=prefix())
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert err.startswith("distrlcc: error: ")
-    assert line in err
+    load = ["load", "one", "--name", name]
+    for words in [[*load, "--keep"]] if "keep" in what else [load, ["check", "one"]]:
+        code, out, err = run_command(*words, prefix=prefix())
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert err.startswith("distrlcc: error: ")
+        assert line in err
 
 
 @pytest.mark.long

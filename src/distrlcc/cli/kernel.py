@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from argparse import Namespace
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,18 +148,18 @@ def run_check(args: Namespace) -> int:
     decisions on a suite are the same.
     """
     from distrlcc.evaluation.kernel_policy import kernel_policy, same_action
-    from distrlcc.net.kernel_tcp import time_decision
+    from distrlcc.net.kernel_trial import Trial
     from distrlcc.sim.suites import load_suite
 
     contender = _contender(args)
-    record = kernel_policy(contender)
     shares = {}
-    for suite in _SUITES:
-        scenarios = load_suite(suite).scenarios("test", _LINKS)
-        shares[suite], count = same_action(contender, scenarios, _SECONDS)
-        if args.json != "-":
-            print(f"{suite}: {shares[suite]:.2%} of {count} decisions are the same")
-    nanoseconds = time_decision(record)
+    with closing(Trial(kernel_policy(contender))) as trial:
+        for suite in _SUITES:
+            scenarios = load_suite(suite).scenarios("test", _LINKS)
+            shares[suite], count = same_action(contender, trial, scenarios, _SECONDS)
+            if args.json != "-":
+                print(f"{suite}: {shares[suite]:.2%} of {count} decisions are the same")
+        nanoseconds = trial.time_decision()
     if args.json != "-":
         print(f"{contender.name} fits; {nanoseconds / 1e3:.1f} µs a decision in this kernel")
     emit_json(args.json, {"same_action": shares, "decision_ns": nanoseconds})

@@ -13,9 +13,8 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluation.contender import KERNEL, Contender
 from distrlcc.net.kernel_tcp import KernelControl, register
-from distrlcc.policy.fixed_point import fixed
-from distrlcc.policy.integer_policy import IntegerPolicy, intervals
-from distrlcc.policy.kernel_layout import ONE, RATE_ONE
+from distrlcc.net.kernel_trial import Trial, intervals
+from distrlcc.policy.kernel_layout import ONE, RATE_ONE, fixed
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.policy.quantise import quantise
 from distrlcc.seeding import normal, stream_key, uniform
@@ -74,55 +73,57 @@ def kernel_work(control: KernelControl) -> str:
 
 
 def same_action(
-    contender: Contender, scenarios: Sequence[Scenario], seconds: float
+    contender: Contender, trial: Trial, scenarios: Sequence[Scenario], seconds: float
 ) -> tuple[float, int]:
-    """Run a policy on simulated links, and ask its integer twin at each step what it would do.
+    """Run a policy on simulated links, and ask the kernel's program at each step what it would do.
+
+    ``trial`` is the program with the contender's policy.
 
     Returns the share of decisions that agree, given the same draws, in the action or the rate, and
-    in the window that the guard leaves of an action; and how many there were. The twin keeps its
+    in the window that the guard leaves of an action; and how many there were. The program keeps its
     own features and recurrent state, but is told the previous action.
     """
     # The links, with the policy as every agent.
     assert contender.policy is not None
     agents = max(sum(f.scheme == "agent" for f in s.flows) for s in scenarios) or 1
-    config = replace(contender.env_config(), agents=agents, outside=False)  # as the twin's
+    config = replace(contender.env_config(), agents=agents, outside=False)  # not in a trial
     flows = max(len(s.flows) for s in scenarios)
     batch = LinkBatch(len(scenarios), config, n_flows=flows, with_labels=False, joining=True)
     for n, scenario in enumerate(scenarios):
         batch.load(n, with_scheme(scenario, "agent"))
     if contender.preference is not None:
         batch.preference[:] = contender.preference
-    rows = np.arange(len(batch.active))
-    policy, twin = contender.policy, IntegerPolicy(kernel_policy(contender), len(rows))
-    state, seen = policy.initial_state(len(rows)), batch.first_observation(rows)
+    numbers = np.arange(len(batch.active))
+    policy, rows = contender.policy, trial.begun(len(numbers))
+    state, seen = policy.initial_state(len(rows)), batch.first_observation(numbers)
     key, discrete = stream_key(0, "same action"), policy.spec.action_kind == "discrete"
     # Both act on what the links showed; the policy's actions are taken.
     decisions = same = 0
-    fresh = rows
+    fresh = np.ones(len(rows), np.bool_)
     for step in range(round(seconds * 1000 / config.step_ms)):
-        draws = normal(key, rows, step) if not discrete else uniform(key, rows, step)
+        draws = normal(key, numbers, step) if not discrete else uniform(key, numbers, step)
         whole = fixed(draws) if not discrete else np.floor(draws * 2.0**32).astype(np.int64)
         given = whole / ONE if not discrete else whole / 2.0**32
         actions, state = policy.act(seen, state, given if discrete else given[:, None])
-        twin.step(whole, fresh)
+        trial.step(rows, whole, fresh)
         _, pacing = batch.actions.apply(actions, *batch.held())
         if discrete:
-            agree = twin.rows["action"] == actions
+            agree = rows["action"] == actions
         else:
-            agree = np.abs(twin.rows["rate"] / RATE_ONE / pacing - 1) < SAME_RATE
-        active, left = batch.active.copy(), twin.rows["cwnd"] / ONE
+            agree = np.abs(rows["rate"] / RATE_ONE / pacing - 1) < SAME_RATE
+        active, left = batch.active.copy(), rows["cwnd"] / ONE
         seen, _ = batch.step(actions)
         stats = batch.newest
         if discrete:
             agree &= np.abs(left - stats.cwnd) <= SAME_WINDOW * stats.cwnd
         decisions, same = decisions + int(active.sum()), same + int(agree[active].sum())
-        # What the twin is told.
-        twin.rows["now"] = intervals(stats)
-        twin.rows["cwnd"], twin.rows["rate"] = fixed(stats.cwnd), fixed(stats.pacing_rate, RATE_ONE)
+        # What the program is told.
+        rows["now"] = intervals(stats)
+        rows["cwnd"], rows["rate"] = fixed(stats.cwnd), fixed(stats.pacing_rate, RATE_ONE)
         if discrete:
-            twin.rows["action"] = actions
+            rows["action"] = actions
         else:
-            twin.rows["answer"] = fixed(batch.actions.encode(actions)[:, 0])
-        fresh = np.flatnonzero(batch.active & ~batch.acted)
+            rows["answer"] = fixed(batch.actions.encode(actions)[:, 0])
+        fresh = batch.active & ~batch.acted
         state[:, fresh] = 0.0
     return same / max(decisions, 1), decisions

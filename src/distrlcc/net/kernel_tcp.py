@@ -15,7 +15,7 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,7 +235,7 @@ def register(
     made = link = None
     try:
         # Load it.
-        with _refusals("the kernel refuses the program"):
+        with refusals("the kernel refuses the program"):
             form = bpf.count_arguments("tcp_congestion_ops", "cong_control") == _OLD_ARGUMENTS
             loaded.fill(layout.FORM, int(form).to_bytes(4, "little"))
             loaded.load(linked=layout.OPERATIONS)
@@ -246,7 +246,7 @@ def register(
         made.control["name"] = name.encode()
         made.swap(policy, label)
         # Register it.
-        with _refusals(f"the kernel refuses to register {name}"):
+        with refusals(f"the kernel refuses to register {name}"):
             link = loaded.link(layout.OPERATIONS)
             if keep:
                 PINS.mkdir(mode=0o700, exist_ok=True)
@@ -302,7 +302,7 @@ def _renamed(elf: bytes, name: str) -> bytes:
 
 
 @contextmanager
-def _refusals(what: str) -> Iterator[None]:
+def refusals(what: str) -> Iterator[None]:
     """Say in one line what the kernel refuses."""
     try:
         yield
@@ -328,23 +328,6 @@ def _control(policies: int, control: int, stats: int, link: int | None = None) -
         counted=counted[: layout.STATS_TYPE.itemsize].view(layout.STATS_TYPE).reshape(()),
         link=link,
     )
-
-
-def time_decision(policy: Record) -> float:
-    """Return how long a step's observation and decision take in the kernel, hot, ns.
-
-    Raises:
-        KernelError: This machine lacks something, or the kernel refuses the program.
-    """
-    require_kernel()
-    with closing(bpf.BpfObject(PROGRAM.read_bytes())) as trial:
-        with _refusals("the kernel refuses the program"):
-            trial.load_only(layout.TRIAL_PROGRAM, without=layout.OPERATIONS)
-        bpf.map_array(trial.map_fd(layout.POLICIES)).view(layout.POLICY)[0] = policy
-        begun = bpf.map_array(trial.map_fd(layout.TRIAL)).view(layout.TRIAL_TYPE)
-        begun["connection"]["cwnd"] = policy["first_window"]
-        begun["connection"]["rate"] = policy["first_rate"]
-        return trial.test_run(layout.TRIAL_PROGRAM, repeat=2000)
 
 
 def loaded_controls() -> list[KernelControl]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 OBJECT = "distrlcc.bpf.o"
 """The compiled program's file."""
@@ -53,6 +54,11 @@ SPACES = {
     "genet": 30,
 }
 """Observation spaces that the program computes, in its order, and their sizes."""
+
+
+def fixed(value: object, one: int = ONE) -> NDArray[np.int64]:
+    """Return numbers in fixed point, rounded."""
+    return np.round(np.asarray(value, np.float64) * one).astype(np.int64)
 
 
 def _struct(*fields: tuple[Any, ...]) -> np.dtype[np.void]:

@@ -12,7 +12,7 @@ from distrlcc.control.windows import GROWTH
 from distrlcc.errors import PolicyFileError
 from distrlcc.plugins import is_reference, short
 from distrlcc.policy import kernel_layout as layout
-from distrlcc.policy.fixed_point import fixed
+from distrlcc.policy.kernel_layout import fixed
 from distrlcc.policy.numpy_policy import LOG_STD_RANGE
 from distrlcc.policy.policy_file import PolicyFile
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What a policy sees: distrlcc/env/observations.py in whole numbers, for one connection.
- * distrlcc/policy/integer_policy.py computes the same, bit for bit.
+ * 'distrlcc kernel check' compares what follows.
  */
 #define LN_MILLION ln(1000000)
 #define LN_400 ln(400)
