@@ -17,10 +17,10 @@ The guard is outside the network, so that no policy, however trained, can do muc
   `MOST_CWND`: on a path whose least RTT is under `LEAST_PATH`, and on a noisy one. A path is noisy
   when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above `NOISE`, a packet's
   time and `NOISE_OF_PATH` of the least RTT: it is the least mean RTT of a round less the least RTT,
-  both of the last one to two `WINDOW_S`. No round then had a mean within `SPREAD` of its own least RTT, as rounds have whose
-  queue is empty or stands. The newest round's mean is within `UNEVEN` times the noise of its least
-  RTT; it is not where the rate varies. It is noisy no more after `QUIET_S` with half of that, the
-  longer, the more often it was so.
+  both of the last one to two `WINDOW_S`. No round then had a mean within `SPREAD` of its own least
+  RTT, as rounds have whose queue is empty or stands. The newest round's mean is within `UNEVEN`
+  times the noise of its least RTT; it is not where the rate varies. It is noisy no more after
+  `QUIET_S` with half of that, the longer, the more often it was so.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
