@@ -168,9 +168,10 @@ def test_a_scheme_that_fails_sends_no_more_and_is_found_by_its_check(
         "f = Scheme(initialise, on_ack, on_timeout)\n"
     )
     words = ["--against", "./mine.py:f", "--links", "1", "--seeds", "1", "--json", "-"]
-    assert main(["evaluate", *words]) == 0
+    assert main(["evaluate", *words]) == 1
     out = capfd.readouterr()
-    assert json.loads(out.out)["schemes"]["mine.py:f"]["overall"]["utilisation"]["mean"] < 0.05
+    (void,) = json.loads(out.out)["void_runs"]
+    assert (void["scheme"], void["figures"]["utilisation"] < 0.05) == ("mine.py:f", True)
     assert "ignored" not in out.err
     assert main(["check", "plugin", "./mine.py:f"]) == 1
     assert "it raised, or set a window or rate that is none" in capfd.readouterr().err

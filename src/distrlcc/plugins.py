@@ -268,12 +268,17 @@ def blame(error: BaseException) -> str:
     return printable(f"{last.filename}, line {last.lineno}: {why}")
 
 
+GUARDED = set[int]()
+"""Processes in which that is so; the forks that a user's code makes end as they like."""
+
+
 def _guard(name: str) -> None:
     """Let a user's code that would end this process at once raise `SystemExit`, which is told."""
-    end, own = getattr(os, name), os.getpid()
+    end = getattr(os, name)
+    GUARDED.add(os.getpid())
 
     def ended(*code: int) -> None:
-        if theirs(sys._getframe(1).f_code.co_filename) and os.getpid() == own:  # not in its forks
+        if theirs(sys._getframe(1).f_code.co_filename) and os.getpid() in GUARDED:
             raise SystemExit(f"os.{name}({', '.join(map(str, code))})")
         end(*code)
 

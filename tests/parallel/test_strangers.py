@@ -61,7 +61,8 @@ def _start(hosts: Any, folder: Path) -> list[Any]:
     hosts.token = token
     line = ["node", *where, "--no-tensorboard", *acts, *SMALL.split()]
     third = hosts.start(0, *line)
-    fourth = hosts.start(1, *line, "--node-index", "1")
+    place = line.index("--node-index") + 1
+    fourth = hosts.start(1, *line[:place], "1", *line[place + 1 :])
     return [first, third, second, fourth]
 
 

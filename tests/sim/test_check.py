@@ -154,11 +154,10 @@ MUTANTS = {
         "told = seq",
     ),
     "late: losses are told twice": ("flows[f, col.UNREPORTED] = 0\n", "pass\n"),
-    "late: the timer finds none": (
-        "if reorders and flows[f, col.LOSS_TIME] <= now:",
-        "if False:",
+    "late: what the timer finds lost does not count": (
+        f"step_lost += lost\n{' ' * 28}next_ack += lost",
+        "next_ack += lost",
     ),
-    "late: who came before the scheme was told is lost": ("flow[col.UNREPORTED] -= 1", "pass"),
     "undo: after it the next one must be of newer packets": (
         "flow[col.RECOVERY_UNTIL] = flow[col.RECOVERY_FROM]",
         "pass",
@@ -198,7 +197,7 @@ MUTANTS = {
     "the oracle does not look ahead": ("end = time + step", "end = time"),
     "a step's least RTT is the newest": ("rtt_min = min(rtt_min, last_rtt)", "rtt_min = last_rtt"),
     "a step's greatest RTT is the newest": ("rtt_max = max(rtt_max, last_rtt)", "rtt_max = 0"),
-    "the least RTT is forgotten": ("if min_rtt == 0 or last_rtt < min_rtt:", "if True:"),
+    "the least RTT is forgotten": ("if min_rtt == 0 or rtt < min_rtt:", "if True:"),
     "an average of another weight": ("+= 0.125 * (delay -", "+= 0.1250001 * (delay -"),
     "the sending rate leaves out a packet": ("(sent - seq) * MEGA", "(sent - seq - 1) * MEGA"),
     "the delivery rate starts with the flow": ("(delivered - prior) * MEGA", "delivered * MEGA"),

@@ -412,7 +412,7 @@ def test_a_folder_has_traces_of_any_name_and_says_what_it_leaves_out(
         load_suite(str(tmp_path))
     with pytest.raises(ConfigError, match=r"no trace stands in this folder$"):
         load_suite(str(tmp_path / "A"))
-    with pytest.raises(ConfigError, match="a trace goes to --trace"):
+    with pytest.raises(ConfigError, match="give a trace as a trace"):
         load_suite(str(tmp_path / "b.down"))
     (tmp_path / "A" / "notes").write_text("x\n")
     with pytest.raises(ConfigError, match="no trace stands in this folder; notes: line 1: 'x'"):

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 
 from distrlcc.limits import limits
-from distrlcc.plugins import theirs
+from distrlcc.plugins import GUARDED, theirs
 from distrlcc.processes import die_with_parent
 
 
@@ -55,6 +55,7 @@ def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
 def _work(work: Callable[[], tuple[int, str]], sender: Connection, parent: int) -> None:
     """Work in the child, and tell the parent all the time how long to wait for the next word."""
     os.setpgid(0, 0)
+    GUARDED.add(os.getpid())
     die_with_parent(signal.SIGKILL, parent=parent)
     main, over = threading.current_thread().ident or 0, threading.Event()
     watch = threading.Thread(target=_watch, args=(main, over, sender), daemon=True)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.vector import make_vector_env
+from distrlcc.env.vector import RESET_OPTIONS, make_vector_env
 from distrlcc.extras import missing
 
 try:
@@ -75,8 +75,12 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
-        """Start an episode on the next link; a seed starts the sequence of links anew."""
-        observation, info = self._vector.reset(seed=seed, options=options)
+        """Start an episode on the next link; a seed starts the sequence of links anew.
+
+        PettingZoo's own tests give options that no environment knows: they are let pass.
+        """
+        known = {key: value for key, value in (options or {}).items() if key in RESET_OPTIONS}
+        observation, info = self._vector.reset(seed=seed, options=known)
         observation, info = self._until_active(observation, info)
         return self._of(self.agents, observation), self._infos(self.agents, info)
 

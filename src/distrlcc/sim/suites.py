@@ -249,7 +249,9 @@ def load_suite(name: str) -> Suite:
     if os.path.isdir(path):  # never raises, whatever the name
         return trace_suite(_traces_in(path))
     if os.path.isfile(path):
-        raise ConfigError(f"{name}: is no .toml and no folder; a trace goes to --trace")
+        raise ConfigError(
+            f"{name}: is no .toml and no folder; give a trace as a trace, not as a suite"
+        )
     raise unknown_name("suite (or TOML file, or folder of traces)", name, _names())
 
 
