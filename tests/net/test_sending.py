@@ -287,8 +287,8 @@ def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
 
 
 @contextmanager
-def _narrow_path(served: Served, most: int) -> Iterator[tuple[str, int]]:
-    """Relay datagrams of up to so many bytes to a receiver, and all of its answers."""
+def _narrow_path(served: Served, most: int, delay_s: float = 0.0) -> Iterator[tuple[str, int]]:
+    """Relay datagrams of up to so many bytes to a receiver, and all of its answers, later."""
     stop = threading.Event()
     with (
         socket.socket(type=socket.SOCK_DGRAM) as near,
@@ -297,13 +297,16 @@ def _narrow_path(served: Served, most: int) -> Iterator[tuple[str, int]]:
         near.bind(("127.0.0.1", 0))
         far.connect(served.socket.address)
         sender: list[Any] = []
+        answers: list[tuple[float, bytes]] = []
 
         def relay() -> None:
             while not stop.is_set():
-                for ready in select.select([near, far], [], [], 0.05)[0]:
+                while answers and answers[0][0] <= time.monotonic():
+                    near.sendto(answers.pop(0)[1], sender[0])
+                for ready in select.select([near, far], [], [], 0.01)[0]:
                     datagram, address = ready.recvfrom(65536)
                     if ready is far:
-                        near.sendto(datagram, sender[0])
+                        answers.append((time.monotonic() + delay_s, datagram))
                         continue
                     sender[:] = [address]
                     if len(datagram) <= most:
@@ -336,3 +339,9 @@ def test_a_path_that_lets_packets_through_is_not_accused(served: Served) -> None
         sent = send(remote, SchemeController("fixed", parameter=WINDOW), Request(0.6, 700))
     assert sent.failure == ""
     assert sent.acked > 0
+
+
+def test_a_flow_of_less_than_a_round_trip_accuses_no_path(served: Served) -> None:
+    with _narrow_path(served, most=1472, delay_s=0.5) as remote:
+        sent = send(remote, SchemeController("fixed", parameter=WINDOW), Request(0.2))
+    assert (sent.failure, sent.acked) == ("", 0)

@@ -114,7 +114,7 @@ class Transfer:
             if sender.rtt.backoff > before:
                 self.timeouts.append(self.now)
         while (number := sender.packet_to_send(now=self.now)) is not None:
-            header = wire.data_header(session, number, sender.lowest)
+            header = wire.data_header(session, number, sender.lowest(now=self.now))
             self._enqueue(header.ljust(SIZE, b"\0"))
 
     def _on_answer(self, datagram: bytes) -> None:

@@ -69,7 +69,9 @@ def test_what_was_found_lost_is_remembered_for_two_seconds() -> None:
     assert lost.take(0, 99, now=3900 * MS) == [(12, (12, 0, 0, 0))]
     for number in range(100):
         lost.add(number, (0, 0, 0, 0), now=number * 100 * MS)
+    assert lost.lowest(500, now=9900 * MS) == 79
     assert len(lost._numbers) == len(lost._packets) == 21
+    assert lost.lowest(500, now=99_000 * MS) == 500
 
 
 def test_patience_grows_with_the_lateness_that_is_seen() -> None:

@@ -212,7 +212,18 @@ def test_a_packet_is_lost_when_one_sent_three_later_is_acknowledged() -> None:
     assert sender.on_ack(((2, 3),), now=50 * MS).lost == []
     assert sender.on_ack(((3, 4),), now=50 * MS).lost == [0]
     assert sender.on_ack(((9, 10),), now=50 * MS).lost == [1, 4, 5, 6]
-    assert (sender.lowest, sender.inflight) == (7, 2)
+    # What was found lost may come for two seconds more.
+    assert [sender.lowest(now=at * MS) for at in (50, 2050, 2051)] == [0, 0, 7]
+    assert sender.inflight == 2
+
+
+def test_a_timeout_whose_probe_comes_with_old_packets_and_shows_losses_stays() -> None:
+    for ranges, undone in ((((20, 21), (0, 2)), False), (((20, 21), (0, 20)), True)):
+        steered, sender = sending(20.0)
+        sender.on_timer(now=1000 * MS)
+        send(sender, now=1000 * MS)
+        sender.on_ack(ranges, now=1050 * MS)
+        assert steered.acks[0].undone is undone
 
 
 def test_the_time_threshold_is_no_finer_than_a_millisecond() -> None:

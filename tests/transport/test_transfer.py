@@ -95,6 +95,13 @@ def test_reordering_takes_nothing_from_a_scheme(name: str) -> None:
     assert crooked.spurious < 0.02 * crooked.acked
 
 
+def test_packets_that_are_late_by_many_rtts_are_learnt_of() -> None:
+    done = finish("fixed", Network(delay_ms=5.0, queue=None, late=(0.05, 100.0)), 3000)
+    assert done.receiver.reordered > 100
+    assert done.found_lost <= 5  # of the end, which nobody waits for
+    assert 0 < done.spurious < 0.02 * done.acked
+
+
 @pytest.mark.parametrize("name", ["cubic", "reno", "vegas", "copa", "bbr", "ledbat"])
 def test_a_path_that_falls_silent_and_delivers_late_costs_no_window(name: str) -> None:
     """The link serves nothing for 2 s, and then all that it held: each timeout was spurious."""

@@ -123,7 +123,7 @@ def next_batch(sender: Sender, session: int, padding: bytes, *, now: int) -> lis
     """Return the DATA datagrams that may be sent now, `BATCH` at most."""
     batch = list[bytes]()
     while len(batch) < BATCH:
-        lowest = sender.lowest
+        lowest = sender.lowest(now=now)
         number = sender.packet_to_send(now=now)
         if number is None:
             break
@@ -252,10 +252,11 @@ class _Flow:
     def _swallowed(self) -> str:
         """Say that no DATA was acknowledged, though the handshake was answered."""
         less = _SAFE_DATAGRAM if self._size > _SAFE_DATAGRAM else wire.MIN_DATAGRAM
+        hint = f"; try --datagram {less}" if less < self._size else ""
         return (
             f"none of {self._sender.next_number} packets was acknowledged, though the receiver "
             f"answered the handshake: the path swallows datagrams of {self._size} bytes (as some "
-            f"VPNs, PPPoE and tunnels do), or it fell silent; try --datagram {less}"
+            f"VPNs, PPPoE and tunnels do), or it fell silent{hint}"
         )
 
     def _count(self, ticker: Ticker, now: int) -> None:
@@ -271,7 +272,8 @@ class _Flow:
         sent.unsent = self._socket.unsent
 
     def _fin(self, number: int) -> bytes:
-        header = wire.data_header(self._session, number, number, fin=True)
+        lowest = self._sender.lowest(now=monotonic_ns()) if number else 0
+        header = wire.data_header(self._session, number, lowest, fin=True)
         return header.ljust(wire.MIN_DATAGRAM, b"\0")
 
     def abort(self) -> None:
@@ -287,16 +289,17 @@ class _Flow:
         number, stopped = self._sender.next_number, stopping()
         patience = self._request.timeout_s
         limit = min(patience, limits().kill) if stopped else patience
-        repeat = Repeat(_ns(limit), now=monotonic_ns())
+        repeat, arrived = Repeat(_ns(limit), now=monotonic_ns()), sent.acked > 0
         while not repeat.expired(now=monotonic_ns()) and stopping() == stopped:
             if repeat.take(now=monotonic_ns()):
                 self._socket.send([self._fin(number)])
             self._socket.wait(min(repeat.next_time(), monotonic_ns() + _ns(limits().tick)))
             for datagram, _ in self._socket.receive():
                 ack = self._acknowledgement(datagram)
+                arrived = arrived or (ack is not None and ack.ranges[-1][0] < number)
                 if ack is not None and ack.ranges[0][1] > number:
                     # A path may let the FIN through, which is small, and nothing else.
-                    if sent.packets and not sent.acked and ack.ranges[-1][0] >= number:
+                    if sent.packets and not arrived:
                         sent.failure = self._swallowed()
                     return
                 self._heard = self._heard if ack is None else monotonic_ns()

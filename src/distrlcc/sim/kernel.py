@@ -718,6 +718,8 @@ def advance(
                             flows[f, col.PROBE] = sent
                             flows[f, col.RECOVERY_FROM] = sent
                             flows[f, col.RECOVERY_UNTIL] = sent
+                            flows[f, col.RECOVERY_LOST] = 0
+                            flows[f, col.BEGINS] = 0
                         if schemes is not None:
                             if scheme > FIXED:
                                 if backoff == 0:

@@ -151,14 +151,20 @@ class FoundLost:
 
     def add(self, number: int, stamp: Stamp, *, now: int) -> None:
         """Remember a packet that is found lost; forget those of long ago."""
+        self.lowest(number, now=now)
         self._numbers.append(number)
         self._packets[number] = now, stamp
+
+    def lowest(self, otherwise: int, *, now: int) -> int:
+        """Forget packets of long ago; return the least number that is left, or another if less."""
         numbers, packets = self._numbers, self._packets
-        if now - packets[numbers[0]][0] > REMEMBERED:
-            old = next(k for k, n in enumerate(numbers) if now - packets[n][0] <= REMEMBERED)
+        if numbers and now - packets[numbers[0]][0] > REMEMBERED:
+            young = (k for k, n in enumerate(numbers) if now - packets[n][0] <= REMEMBERED)
+            old = next(young, len(numbers))
             for each in numbers[:old]:
                 del packets[each]
             del numbers[:old]
+        return min(numbers[0], otherwise) if numbers else otherwise
 
     def take(self, start: int, stop: int, *, now: int) -> list[tuple[int, Stamp]]:
         """Take ``[start, stop)`` out; return what is remembered of it, lowest first."""
@@ -238,7 +244,7 @@ class DeliveryRate:
         self.delivered_time = now
         interval = now - delivered_time
         if self._over_sending:
-            self.first_sent_time = sent
+            self.first_sent_time = max(sent, self.first_sent_time)  # a late one is no newer
             if sent - first_sent > interval:
                 return sent - first_sent
         return interval

@@ -115,10 +115,12 @@ class Sender:
         """Packets sent that are neither acknowledged nor known lost."""
         return self._outstanding.count
 
-    @property
-    def lowest(self) -> int:
-        """Least number in flight, or the next one: what DATA tells the receiver."""
-        return self._outstanding.lowest
+    def lowest(self, *, now: int) -> int:
+        """Return what DATA tells the receiver: the least number whose ACK would be taken.
+
+        That is in flight, was found lost lately, or is the next one.
+        """
+        return self._found_lost.lowest(self._outstanding.lowest, now=now)
 
     def packet_to_send(self, *, now: int) -> int | None:
         """Return the number of a packet to send now, which then counts as sent, or None.
@@ -203,12 +205,15 @@ class Sender:
             if number >= before:
                 break
             reordering.on_ack(number, now - stamp[0], now=now)
-        undone = self._is_undone(taken[0][0], spurious)
+        timed_out, undone = rtt.backoff > 0, self._is_undone(taken[0][0], spurious)
         rtt.backoff = 0
         self._timer_start = now
         self._probe_time = NEVER
-        # Find losses, and tell the controller.
+        # Find losses, and tell the controller. What the probe's own ACK names may have come before
+        # it, in an ACK that was lost: a timeout with losses is none of the spurious ones then.
         lost = self._find_lost(now)
+        if timed_out and lost and largest >= self._probe_number:
+            undone = False
         self._deliver(taken, spurious, undone, marked, now)
         return Acked([number for number, _ in taken], lost, spurious)
 
@@ -242,7 +247,7 @@ class Sender:
         rate, rtt, interval = self._rate, self.rtt, self._interval
         sent = self.next_number
         on_ack = self.controller.on_ack
-        inflight = self._outstanding.count + len(taken) - len(spurious)
+        inflight, late = self._outstanding.count + len(taken) - len(spurious), set(spurious)
         last = taken[-1][0]
         for number, stamp in taken:
             elapsed = rate.deliver(stamp, now=now)
@@ -251,7 +256,7 @@ class Sender:
             if self._on_rtt is not None:
                 self._on_rtt(sample)
             interval.on_ack(sample, rtt.minimum, delivered - prior, elapsed, sent - number)
-            if not (spurious and number in spurious):
+            if number not in late:
                 inflight -= 1
             lost, seq, begins = 0, number, False
             if number == last and self._unreported:
@@ -277,6 +282,7 @@ class Sender:
             if self.rtt.backoff == 0:  # what was lost before it is over
                 self._probe_number = self.next_number
                 self._recovery_from = self._recovery_until = self.next_number
+                self._recovery_lost, self._begins_recovery = 0, False
             self._interval.timeouts += 1
             self.rtt.backoff += 1
             self._timer_start = now
