@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.vector import RESET_OPTIONS, make_vector_env
+from distrlcc.env.vector import make_vector_env
 from distrlcc.extras import missing
 
 try:
@@ -77,9 +77,9 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
         """Start an episode on the next link; a seed starts the sequence of links anew.
 
-        PettingZoo's own tests give options that no environment knows: they are let pass.
+        PettingZoo's own tests give every environment an option named ``options``: it says nothing.
         """
-        known = {key: value for key, value in (options or {}).items() if key in RESET_OPTIONS}
+        known = {key: value for key, value in (options or {}).items() if key != "options"}
         observation, info = self._vector.reset(seed=seed, options=known)
         observation, info = self._until_active(observation, info)
         return self._of(self.agents, observation), self._infos(self.agents, info)

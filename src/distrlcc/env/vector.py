@@ -55,7 +55,7 @@ BOUND = 1000.0
 
 Array = NDArray[Any]
 
-RESET_OPTIONS = ("episode", "reset_mask")
+_RESET_OPTIONS = ("episode", "reset_mask")
 _STATE = "episodes ends time sums"
 _MOST_DRAWS = 10_000
 
@@ -219,8 +219,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """
         options = options or {}
         for name in options:
-            if name not in RESET_OPTIONS:
-                raise unknown_name("option of reset", name, RESET_OPTIONS)
+            if name not in _RESET_OPTIONS:
+                raise unknown_name("option of reset", name, _RESET_OPTIONS)
         which = self._masked(options.get("reset_mask"))
         episode = np.asarray(options.get("episode", 0))
         if episode.dtype.kind not in "iu" or episode.ndim or episode < 0:
