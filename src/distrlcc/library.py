@@ -432,7 +432,7 @@ class FlowResult:
     rtt_ms: NDArray[np.float64]
     """Mean over the packets that the step acknowledged; NaN: none."""
     lost: NDArray[np.float64]
-    """Packets known lost."""
+    """Packets found lost, less those of before that came after all."""
     cwnd: NDArray[np.float64]
     """Window at the step's end, packets."""
 
@@ -478,6 +478,6 @@ def simulate(
         rtt = 1e3 * stats.rtt_sum / np.where(stats.acked > 0, stats.acked, np.nan)
         rate = stats.acked / stats.duration * 8e-6 * PACKET_BYTES
         now = np.full(len(flows), simulator.links[0, col.NOW] / NANOSECONDS)
-        rows.append((now, rate, rtt, stats.lost, stats.cwnd))
+        rows.append((now, rate, rtt, stats.net_lost, stats.cwnd))
     columns = np.array(rows)  # [K, 5, flows]
     return [FlowResult(flow.scheme, *columns[:, :, k].T) for k, flow in enumerate(flows)]

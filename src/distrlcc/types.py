@@ -99,6 +99,11 @@ class IntervalStats:
     spurious: FloatArray
     """Packets acknowledged in the step that had been found lost before, which they were not."""
 
+    @property
+    def net_lost(self) -> FloatArray:
+        """Packets found lost in the step, less ``spurious``; below 0 where those are of before."""
+        return self.lost - self.spurious
+
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return the fields' names in order."""

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 
 import distrlcc.sim
 from distrlcc.sim.check import Script, compare, random_script
-from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 FOLDER = Path(distrlcc.sim.__file__).parent
 MODULES = ("aqm", "acks", "capacity", "reordering", "live_queue", "kernel")
@@ -48,16 +49,31 @@ CORNERS = {
 
 
 def _long_ago() -> Script:
-    """Return a script whose greatest lateness comes early, more than 10 s before its end."""
+    """Return a script whose greatest lateness comes early, more than 20 s before its end."""
     link = Link(rate_mbps=6, delay_ms=20, queue_packets=60, loss=0.02, reorder="0.1:50")
-    rng, steps = np.random.default_rng(1), 300
+    rng, steps = np.random.default_rng(1), 500
     windows = np.where(np.arange(steps) < 50, rng.uniform(2, 90, steps), 20.0).round()
     scenario = Scenario("long ago", link, duration_s=0.05 * steps)
     return Script(scenario, [50_000_000] * steps, windows[:, None].tolist(), [[0.0]] * steps)
 
 
-def test_they_agree_when_a_lateness_is_of_long_ago() -> None:
-    assert compare(_long_ago()) is None
+def _long_silence() -> Script:
+    """Return the same, silent for more than two windows of time before its end."""
+    script = _long_ago()
+    changes = Change(3.0, rate_mbps=0.0), Change(24.5, rate_mbps=6.0)
+    link = replace(script.scenario.link, changes=changes)
+    scenario = replace(script.scenario, name="long silence", link=link, duration_s=30.0)
+    steps = 600
+    windows = [*script.windows[:50], *[[20.0]] * (steps - 50)]
+    return Script(scenario, [50_000_000] * steps, windows, [[0.0]] * steps)
+
+
+LONG = {"long ago": _long_ago, "long silence": _long_silence}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_they_agree_when_a_lateness_is_of_long_ago(name: str) -> None:
+    assert compare(LONG[name]()) is None
 
 
 @pytest.mark.parametrize(
@@ -127,26 +143,32 @@ MUTANTS = {
         "if True:\n                                    copy_row",
     ),
     "late: by the loss": ("number + LATE_FLOW", "number"),
-    "late: packets keep their order": ("<= ack_at:", "<= FOREVER:"),
-    "late: a tie goes to the newer": ("R_ACK_TIME] <= ack_at", "R_ACK_TIME] < ack_at"),
+    "late: packets keep their order": ("last[col.R_ACK_TIME] > newest", "False and newest"),
+    "late: they wait for the others": ("if ahead > 0 or", "if True or"),
+    "late: a tie goes to the ring": ("(ahead == 0 and late", "(ahead == 0 or late"),
+    "late: a tie goes to the newer": ("and late[col.R_COUNTS] >", "and late[col.R_COUNTS] <"),
     "late: two later ones are enough": ("PACKET_THRESHOLD + 1", "PACKET_THRESHOLD + 2"),
     "late: patience without the lateness seen": (
-        "flow[col.LATENESS] + (flow[col.LATENESS] >> 2)",
+        "late + (late >> 2)",
         "0",
     ),
     "late: no quarter more": (
-        "flow[col.LATENESS] + (flow[col.LATENESS] >> 2)",
-        "flow[col.LATENESS]",
+        "late + (late >> 2)",
+        "late",
     ),
-    "late: a finer clock": ("max(least >> 2, GRANULARITY)", "least >> 2"),
-    "late: the threshold counts for ever": ("surely = 0", "pass"),
-    "late: patience has no end": ("min(window, base)", "window"),
+    "late: a finer clock": ("least >> 2, GRANULARITY)", "least >> 2)"),
+    "late: the threshold counts for ever": ("if late == NEVER_LATE else 0", ""),
     "late: the RTT of any packet": (
         "        flow[col.LARGEST_RTT] = rtt\n    else:",
         "        pass\n    flow[col.LARGEST_RTT] = rtt\n    if seq < flow[col.LARGEST]:",
     ),
-    "late: the newest lateness": ("if late >= flow[col.LATENESS] or", "if True or"),
+    "late: the newest lateness": ("max(flow[col.LATENESS], rtt", "max(rtt"),
     "late: a lateness counts for ever": ("> LATE_FOR", "> FOREVER"),
+    "late: the window before does not count": (
+        "flow[col.LATENESS] if age <= 2 * LATE_FOR else NEVER_LATE",
+        "NEVER_LATE",
+    ),
+    "late, silence: any window before counts": ("if age <= 2 * LATE_FOR else NEVER_LATE", ""),
     "late: who was lost never comes": ("return (0 if fate > 0 else 1), undone", "return 1, undone"),
     "late: overtaken ones are smoothed": ("newest = seq > flows[f, col.LARGEST]", "newest = True"),
     "late: the scheme hears of the packet, not the losses": (
@@ -203,8 +225,26 @@ MUTANTS = {
     "the delivery rate starts with the flow": ("(delivered - prior) * MEGA", "delivered * MEGA"),
     "losses are counted twice": ("step_lost += lost", "step_lost += 2 * lost"),
     "ACKs jitter by their loss": ("number + JITTER_FLOW", "number"),
-    "ACKs come before their tick": ("(back + wait + tick - 1) // tick", "(back + wait) // tick"),
-    "a held ACK jitters alone": ("until + wait +", "until +"),
+    "ACKs come before their tick": ("(late + tick - 1) // tick", "late // tick"),
+    "a held ACK jitters alone": ("late = until + wait(", "late = until + 0 * wait("),
+    "a held ACK jitters as it came": ("JITTER_FLOW, seq, until)", "JITTER_FLOW, seq, back)"),
+    "ACKs jitter as packets do": ("link[col.ACK_JITTER_KIND]", "link[col.HOP_JITTER_KIND]"),
+    "packets jitter as ACKs do": ("link[col.HOP_JITTER_KIND]", "link[col.ACK_JITTER_KIND]"),
+    "normal: of three": ("parts + (bits >> 45 & 0x7FFF)", "parts"),
+    "exponential: each scale halves": (">> 9)) >> 23", ">> 9)) >> 20"),
+    "exponential: steps of whole halvings": (
+        "halvings * _HALF - (share - _HALF)",
+        "halvings * _HALF",
+    ),
+    "correlated: flows are strangers": ("flow // JITTER_FLOW * JITTER_FLOW + NO_FLOW", "flow"),
+    "correlated: it jumps": ("place + 1) >> 33", "place + 2) >> 33"),
+    "correlated: by packets": ("if kind == col.CORRELATED or", "if"),
+    "bursts: a pause begins its period": (
+        "begin = ((period - length)",
+        "begin = 0 * ((period - length)",
+    ),
+    "bursts: pauses are alike": ("length = (scale * share) >> 30", "length = scale"),
+    "bursts: what came before waits too": ("begin <= elapsed <", "elapsed <"),
     "the second of two does not release the first": (
         "ring[slot, col.R_ACK_TIME] = ack_at\n    ",
         "pass\n    ",
@@ -217,7 +257,7 @@ MUTANTS = {
     ),
     "the ACK of one that was alone is overtaken": ("last_ack = flow[col.HELD_ACK]", "pass"),
     "packets come after later ones": ("back = max(back, flow[col.NEWEST])", "pass"),
-    "the hop lets packets overtake": ("max(link[col.HOP_ARRIVAL], now", "max(now, now"),
+    "the hop lets packets overtake": ("link[col.HOP_ARRIVAL], now + wait(", "now, now + wait("),
     "jitter before the queue by the loss": ("number + HOP_FLOW", "number"),
     "a wait in the hop is queueing": (
         "departure - queues[slot + col.Q_ARRIVAL]",
@@ -310,6 +350,16 @@ KINDS = {
     "base RTT": "trace=None.*changes=\\(\\)",
     "silence": r"rate_mbps=0\.0\b",
     "late: a lateness counts": "long ago",
+    "late: the window": "long ago",
+    "late, silence": "long silence",
+    "a held ACK jitters as": "ack_jitter_kind='(correlated|bursts)'.*delayed_acks=True",
+    "ACKs jitter as": "jitter_kind='(normal|exponential|correlated|bursts)'",
+    "packets jitter as": " jitter_kind='(normal|exponential|correlated|bursts)'",
+    "normal": "jitter_kind='normal'",
+    "exponential": "jitter_kind='exponential'",
+    "correlated": "jitter_kind='correlated'",
+    "correlated: flows": "jitter_kind='correlated'.*Flow.*Flow",
+    "bursts": "jitter_kind='bursts'",
     "late": "reorder='",
     "undo: a rec": "reorder='",
     "undo: one": "reorder='",
@@ -354,7 +404,6 @@ FIRST = {
     "undo: a recovery stays": 49,
     "undo: losses of the recovery before count": 49,
     "undo: the recovery's row is of its end": 49,
-    "late: patience has no end": 49,
     "queue holds one more": 18,
     "departures after arrivals": 37,
     "opportunity at the arrival is used": 5,
@@ -383,8 +432,8 @@ def _agrees(
 ) -> bool:
     """Compare on random scenarios whose link's text has a ``kind``."""
     scripts = (random_script(seed=7, number=k) for k in count(first))
-    if kind == "long ago":
-        scripts, kind = iter([_long_ago()]), ""
+    if kind in LONG:
+        scripts, kind = iter([LONG[kind]()]), ""
     wanted = (script for script in scripts if re.search(kind, str(script.scenario.link)))
     with np.errstate(over="ignore"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("distrlcc.sim.simulator._compiled_kernel", lambda _: kernel)

@@ -77,15 +77,21 @@ def test_what_was_found_lost_is_remembered_for_two_seconds() -> None:
 def test_patience_grows_with_the_lateness_that_is_seen() -> None:
     reordering, rtt = Reordering(), take(RttEstimator(), 40)
     reordering.on_ack(5, 40 * MS, now=40 * MS)
-    assert (reordering.seen, reordering.patience(rtt)) == (False, 50 * MS)  # a quarter of the least
+    assert (reordering.lateness, reordering.patience(rtt)) == (-1, 50 * MS)  # a quarter of the least
     reordering.on_ack(3, 72 * MS, now=72 * MS)  # 32 ms late
-    assert (reordering.seen, reordering.patience(rtt)) == (True, 80 * MS)
-    reordering.on_ack(4, 50 * MS, now=80 * MS)
-    assert reordering.patience(rtt) == 80 * MS  # the greatest of the last 10 s counts
-    reordering.on_ack(2, 56 * MS, now=10_073 * MS)
+    assert (reordering.lateness, reordering.patience(rtt)) == (32 * MS, 80 * MS)
+    reordering.on_ack(4, 56 * MS, now=10_073 * MS)
+    assert reordering.patience(rtt) == 80 * MS  # the greatest of the last 10 to 20 s counts
+    reordering.on_ack(2, 48 * MS, now=20_074 * MS)
     assert reordering.patience(rtt) == 60 * MS
-    reordering.on_ack(1, 9999 * MS, now=10_074 * MS)
-    assert reordering.patience(rtt) == 40 * MS + rtt.timeout  # no more than a timeout
+    reordering.on_ack(1, 9999 * MS, now=20_075 * MS)
+    assert reordering.patience(rtt) == 2040 * MS  # no more than what is remembered
+    for now in (31_000, 42_000):
+        reordering.on_ack(now, 40 * MS, now=now * MS)
+    assert (reordering.lateness, reordering.patience(rtt)) == (-1, 50 * MS)
+    reordering.on_ack(1, 48 * MS, now=42_001 * MS)
+    reordering.on_ack(99_999, 40 * MS, now=99_999 * MS)
+    assert reordering.lateness == -1  # the window before was long ago
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=4000))

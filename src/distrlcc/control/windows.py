@@ -109,7 +109,7 @@ def _follow_cubic(s: FloatArray, lost: float, inflight: float) -> None:
     """Take a step by CUBIC's rule: one reduction per round trip."""
     if lost > 0.0 and s[EPOCH] >= s[SRTT]:
         _reduce(s)
-    elif lost == 0.0 and s[ACKED] > 0.0 and inflight + 2.0 * s[ACKED] >= s[WINDOW]:
+    elif lost <= 0.0 and s[ACKED] > 0.0 and inflight + 2.0 * s[ACKED] >= s[WINDOW]:
         _grow(s)
     s[WINDOW] = min(s[WINDOW], MOST_CWND)
 
@@ -174,7 +174,7 @@ def _judge_path(
 def observe(rows: FloatArray, seen: FloatArray, bound: float, outside: bool) -> None:
     """Count a step of every flow in its row, ``[N, STATE_SIZE]``.
 
-    ``seen`` holds the step's duration (s), packets acknowledged and lost, sum and least of the RTTs
+    ``seen`` holds the step's duration (s), packets acknowledged and lost (net), sum and least of RTTs
     (s), packets in flight and the window, ``[7, N]``; ``outside`` is whether CUBIC's rule gets the
     paths that policies do not hold.
     """
@@ -257,7 +257,7 @@ class WindowControl:
         if not (self.pacing or self.guard):
             return
         columns = (
-            *(stats.duration, stats.acked, stats.lost, stats.rtt_sum, stats.rtt_min),
+            *(stats.duration, stats.acked, stats.net_lost, stats.rtt_sum, stats.rtt_min),
             *(stats.inflight, stats.cwnd),
         )
         observe(self.state, np.array(columns), self.guard, self.outside)

@@ -27,7 +27,7 @@ from distrlcc.env.truth import Truth
 from distrlcc.errors import ConfigError
 from distrlcc.plugins import shaped
 from distrlcc.sim import layout as col
-from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.scenario import JITTER_MEANS, JITTERS, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.sim.suites import mean_rate_mbps, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
@@ -238,8 +238,11 @@ def mean_wait(link: Link, spacing: float) -> float:
     """
     wait = 1e-3 * link.ack_tick_ms + (min(spacing, 0.04) if link.delayed_acks else 0.0)
     wait += 1e-3 * link.late_share * link.late_ms
-    for jitter in (1e-3 * link.ack_jitter_ms, 1e-3 * link.jitter_ms):
-        wait += max(0.5 * jitter, jitter - math.sqrt(0.5 * math.pi * jitter * spacing))
+    jitters = (link.ack_jitter_ms, link.ack_jitter_kind), (link.jitter_ms, link.jitter_kind)
+    for jitter, kind in ((1e-3 * scale, kind) for scale, kind in jitters):
+        mean = JITTER_MEANS[JITTERS.index(kind)] * jitter
+        dense = jitter - math.sqrt(0.5 * math.pi * jitter * spacing)
+        wait += max(mean, dense) if kind == "uniform" else mean
     return wait
 
 

@@ -27,8 +27,8 @@ def mean_rtt(acked: float, rtt_sum: float, unseen: float) -> Any:
 
 @njit_inner
 def loss_share(acked: float, lost: float) -> Any:
-    """Return the share of a step's packets that were lost; 0 of none."""
-    return lost / max(lost + acked, 1.0)
+    """Return the share of a step's packets that were lost; 0 of none, or of fewer than none."""
+    return max(lost, 0.0) / max(lost + acked, 1.0)
 
 
 class Observations(Protocol):
@@ -257,7 +257,7 @@ class ScaleFree(Running):
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, size]``."""
         columns = (
-            *(stats.duration, stats.acked, stats.lost, stats.rtt_sum, stats.rtt_min),
+            *(stats.duration, stats.acked, stats.net_lost, stats.rtt_sum, stats.rtt_min),
             *(stats.rtt_max, stats.rtt_last, stats.min_rtt, stats.cwnd, stats.inflight),
         )
         out = np.empty((len(self._rows), self.size))

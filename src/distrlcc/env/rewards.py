@@ -108,7 +108,7 @@ def _measured(stats: IntervalStats, link: LinkView) -> Floats:
     ``[4, N]``; delays are in base RTTs, loss is a share of packets.
     """
     out = np.empty((4, len(stats.acked)))
-    _measure(stats.acked, stats.lost, stats.rtt_sum, stats.rtt_last, link.base_rtt, out)
+    _measure(stats.acked, stats.net_lost, stats.rtt_sum, stats.rtt_last, link.base_rtt, out)
     return out
 
 
@@ -212,7 +212,7 @@ def orca(stats: IntervalStats, link: LinkView, config: RewardConfig) -> Floats:
 
     The greatest throughput is the link's mean rate here, which the sender in Orca estimates.
     """
-    rate = (stats.acked - 5 * stats.lost) / stats.duration
+    rate = (stats.acked - 5 * stats.net_lost) / stats.duration
     rtt = _measured(stats, link)[0]
     near = np.where(rtt > 0, 1.25 * stats.min_rtt / np.maximum(rtt, 1e-9), 1.0)
     return np.asarray(rate / link.mean_rate * np.minimum(1.0, near))

@@ -345,7 +345,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         stats, view = self.batch.newest, self.batch.newest_view
         self._time += stats.duration[self._first]
-        counts = stats.acked, stats.lost
+        counts = stats.acked, stats.net_lost
         _add_up(self._sums, reward, view.used, view.capacity, stats.rtt_sum, view.base_rtt, *counts)
         over = self.over
         truncated = self.batch.acted & (over[self._link] | ~self.batch.active)

@@ -34,6 +34,7 @@ class Step(NamedTuple):
     duration: float
     acked: float
     lost: float
+    """Net: less those of before that came after all."""
     rtt: float
     """Mean of its samples, s; 0 without."""
     cwnd: float

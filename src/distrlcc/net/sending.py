@@ -223,7 +223,7 @@ class _Flow:
             time=(now - self._begin) / NANOSECONDS,
             duration=float(stats.duration[0]),
             acked=acked,
-            lost=float(stats.lost[0]),
+            lost=float(stats.net_lost[0]),
             rtt=float(stats.rtt_sum[0]) / acked if acked else 0.0,
             cwnd=float(stats.cwnd[0]),
             inflight=float(stats.inflight[0]),

@@ -24,7 +24,7 @@ from distrlcc.sim.reference import (
     conditions_at,
     rate_schedule,
 )
-from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.scenario import JITTERS, Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
@@ -76,6 +76,7 @@ def random_script(seed: int, number: int) -> Script:
         f"random {seed}/{number}", link, flows, duration_s=seconds, seed=int(rng.integers(2**40))
     )
     scenario = _with_reordering(np.random.default_rng([seed, number, 1]), even, scenario)
+    scenario = _with_kinds(np.random.default_rng([seed, number, 2]), scenario)
     scenario = _with_marks(rng, scenario)
     return Script(scenario, steps, windows.tolist(), np.where(paced, rates, 0.0).tolist())
 
@@ -88,6 +89,17 @@ def _with_reordering(rng: np.random.Generator, even: bool, scenario: Scenario) -
     share, late = np.exp(rng.uniform(np.log((0.003, 0.2)), np.log((0.7, 300.0))))
     reorder = f"{share:.6g}:{max(round(late), 1) if even else late:.6g}"
     return replace(scenario, link=replace(link, reorder=reorder))
+
+
+def _with_kinds(rng: np.random.Generator, scenario: Scenario) -> Scenario:
+    """Let jitter be of any kind."""
+    link, draws = scenario.link, rng.choice(JITTERS, 2).tolist()
+    kinds = {
+        f"{name}_kind": kind
+        for name, kind in zip(("jitter", "ack_jitter"), draws, strict=True)
+        if getattr(link, f"{name}_ms")
+    }
+    return replace(scenario, link=replace(link, **kinds))
 
 
 def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:

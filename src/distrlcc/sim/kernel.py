@@ -14,7 +14,7 @@ The specification, which `distrlcc.sim.reference` implements a second time, slow
   departure + 2 * delay + the flow's own share, never before the flow's previous ACK.
 - A link may shape ACKs. A receiver that delays them holds that of a packet until its next packet
   comes, whose ACK is that of both, or for 40 ms; not of one after a gap. An ACK then waits for a
-  share of the jitter that is a hash of the newest packet's name, and for the next tick.
+  time that its jitter's kind says (`distrlcc.sim.acks.wait`), and for the next tick.
 - A link may reorder: by a hash of a packet's name its ACK comes later than all that, and those of
   later packets overtake it. There a flow finds losses as `distrlcc.sim.reordering` says. On others
   nothing is reordered, so a sequence number that is skipped by an ACK is lost.
@@ -318,6 +318,7 @@ def advance(
                             flows,
                             first_flow,
                             ring,
+                            scores,
                             log,
                             min(best_time, end),
                             end,
@@ -390,8 +391,7 @@ def advance(
                         while pending > 0:
                             full = sent - next_ack > ring_mask or is_full(link)
                             if reorders and not full:
-                                coming = link[col.HOP_TAIL] - link[col.QUEUE_HEAD] + tail - head
-                                full = sent - flows[f, col.LOW] > ring_mask or coming > ring_mask
+                                full = sent - flows[f, col.LOW] > ring_mask
                                 if not full:
                                     reordering.send(flows[f], scores, sent, now)
                             log_row = 0
@@ -519,17 +519,23 @@ def advance(
                             else:
                                 ack_at = max(back, last_ack)
                                 last_ack = ack_at
-                            slot = ring_start + (tail & ring_mask)
+                            late: Any = np.int64(0)
                             if aqm is not None:
                                 if reorders:
-                                    ack_at += reordering.lateness(link, best_flow, sent)
-                                    slot = reordering.insert(flows[f], ring, head, tail, ack_at)
+                                    late = reordering.lateness(link, best_flow, sent)
+                                    ack_at += late
+                            slot = ring_start + (tail & ring_mask)
                             ring[slot, col.R_ACK_TIME] = ack_at
                             ring[slot, col.R_SEND_TIME] = now
                             ring[slot, col.R_DELIVERED_TIME] = delivered_time
                             ring[slot, col.R_COUNTS] = (sent << 32) | delivered
                             ring[slot, col.R_WAIT] = waited
                             tail += 1
+                            if aqm is not None:
+                                if reorders:
+                                    head, tail = reordering.settle(
+                                        flows[f], ring, scores, head, tail - 1, late
+                                    )
                     if log is not None:
                         log[0, 0] += 1
                         log[log[0, 0], 0] = best_flow
@@ -600,8 +606,7 @@ def advance(
                             error = rtt - (srtt >> 3)
                             srtt += error
                             rttvar += abs(error) - (rttvar >> 2)
-                        base = timeout(srtt, rttvar, 0)
-                        lost = reordering.find_lost(flows[f], scores, sent, min_rtt, base, now)
+                        lost = reordering.find_lost(flows[f], scores, sent, min_rtt, now)
                         step_lost += lost
                         next_ack += taken + lost
                         lost = flows[f, col.UNREPORTED]
@@ -653,6 +658,8 @@ def advance(
                     wait = ring[slot, col.R_WAIT]
                     marked = 0
                     if aqm is not None:
+                        if reorders:
+                            head = reordering.bring(flows[f], ring, scores, head, tail)
                         if wait < 0:
                             wait = ~wait
                             marked = 1
@@ -704,8 +711,7 @@ def advance(
                     # The timer: packets that were overtaken for long are lost.
                     if aqm is not None:
                         if reorders and flows[f, col.LOSS_TIME] <= now:
-                            base = timeout(srtt, rttvar, 0)
-                            lost = reordering.find_lost(flows[f], scores, sent, min_rtt, base, now)
+                            lost = reordering.find_lost(flows[f], scores, sent, min_rtt, now)
                             step_lost += lost
                             next_ack += lost
                     # Or nothing was acknowledged for a timeout: a packet leaves anyway.

@@ -33,7 +33,7 @@ STEP_OPEN = 19  # above 0 while a step is half done because a ring was full: 1 +
 STEP_START = 20  # when the present step started
 STEP_CURSOR = 21  # trace: opportunities that had passed when the step started
 SERVICE = 22  # unchanging rate link: transmission time of a packet, ns
-ACK_JITTER = 23  # an ACK waits for less than this, by a hash, ns
+ACK_JITTER = 23  # scale of the time that an ACK waits, ns
 ACK_TICK = 24  # ... and then for the next multiple of this, ns; 1: for none
 DELAYED_ACKS = 25  # 1: the receiver acknowledges every second packet
 SHAPES_ACKS = 26  # 1: any of the three
@@ -46,7 +46,7 @@ QUEUE_TAIL = 31  # packets that the queue took
 HOP_HEAD = 32  # packets that left the hop before the queue
 HOP_TAIL = 33  # packets that were sent
 HOP_ARRIVAL = 34  # when the newest of them reaches the queue
-HOP_JITTER = 35  # a packet is in the hop for less than this, by a hash, ns
+HOP_JITTER = 35  # scale of the time that a packet is in the hop, ns
 POLICER_RATE = 36  # bit/s; 0: no policer
 POLICER_BURST = 37  # size of the bucket, 1e-9 bit
 POLICER_TOKENS = 38  # in the bucket at the last arrival
@@ -55,9 +55,12 @@ MARK = 40  # packets above which a droptail marks; FOREVER: never
 FLOWS = 41  # flows on the link; rows for others, up to K, are not looked at
 LATE_SHARE = 42  # probability that a packet is late and overtaken, times 2**63; 0: none is
 LATE_BY = 43  # by how much, ns
-LINK_COLUMNS = 44
+ACK_JITTER_KIND = 44  # UNIFORM, NORMAL, ...
+HOP_JITTER_KIND = 45
+LINK_COLUMNS = 46
 
 DROPTAIL, CODEL, PIE = range(3)
+UNIFORM, NORMAL, EXPONENTIAL, CORRELATED, BURSTS = range(5)
 
 # One packet in a live link's ring, QUEUED elements of the flat array of rings.
 Q_FLOW = 0
@@ -130,9 +133,9 @@ LOW = 44  # sequence numbers below this are forgotten
 LOWEST = 45  # lowest sequence number in flight, or the next
 LARGEST = 46  # largest acknowledged sequence number; -1: none
 LARGEST_RTT = 47  # its RTT
-LATENESS = 48  # greatest lateness of late
-LATE_TIME = 49  # when that was seen
-REORDERED = 50  # 1: packets were seen to be overtaken
+LATENESS = 48  # greatest lateness of a window of time; NEVER_LATE: nothing was late
+LATE_BEFORE = 49  # the same of the window before
+LATE_SINCE = 50  # when the window began
 LOSS_TIME = 51  # when LOWEST is lost unless it is acknowledged
 UNREPORTED = 52  # losses that the scheme does not know of yet
 LARGEST_LOST = 53  # largest sequence number that was found lost
@@ -142,7 +145,9 @@ RECOVERY_LOST = 56  # ... and so many of its losses did not come after all
 BEGINS = 57  # 1: the scheme does not know of it yet
 LARGEST_TOLD = 58  # of the losses that the scheme knows of
 STEP_SPURIOUS = 59  # since the step began: packets acknowledged that had been found lost
-FLOW_COLUMNS = 60
+LATE_HEAD = 60  # ACKs read of those that are late
+LATE_TAIL = 61  # ACKs written
+FLOW_COLUMNS = 62
 
 # One ring record, int64 [RECORD]: a packet on its way that will be acknowledged.
 R_ACK_TIME = 0

@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from distrlcc.control.compiled import njit
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
-from distrlcc.sim.acks import acknowledge, loss_hash
+from distrlcc.sim.acks import acknowledge, loss_hash, wait
 from distrlcc.sim.capacity import PACKET_WORK, row_at
 from distrlcc.sim.layout import FOREVER
-from distrlcc.sim.reordering import insert, lateness
+from distrlcc.sim.reordering import lateness, settle
 from distrlcc.types import PACKET_BYTES
 
 HOP_FLOW = 1 << 21
@@ -56,8 +58,8 @@ def enter(
     ecn: int,
 ) -> None:
     """Put a packet that is sent now into the hop before the queue, which keeps the order."""
-    share = loss_hash(link[col.LOSS_SEED], number + HOP_FLOW, seq) >> 33  # 30 bits
-    arrival = max(link[col.HOP_ARRIVAL], now + ((link[col.HOP_JITTER] * share) >> 30))
+    kind, scale, seed = link[col.HOP_JITTER_KIND], link[col.HOP_JITTER], link[col.LOSS_SEED]
+    arrival = max(link[col.HOP_ARRIVAL], now + wait(kind, scale, seed, number + HOP_FLOW, seq, now))
     link[col.HOP_ARRIVAL] = arrival
     slot = place(link, link[col.HOP_TAIL])
     link[col.HOP_TAIL] += 1
@@ -196,6 +198,7 @@ def deliver(
     flows: Any,
     first_flow: int,
     ring: Any,
+    scores: Any,
     log: Any,
 ) -> Any:
     """Lose the packet at ``slot``, or plan its ACK; tell which: delay and loss of its departure."""
@@ -223,10 +226,11 @@ def deliver(
             flow[col.HELD_LOG] = log_row
     else:
         flow[col.LAST_ACK] = ack_at
-    to = flow[col.RING_START] + (tail & flow[col.RING_MASK])
+    late: Any = np.int64(0)
     if link[col.LATE_SHARE] > 0:
-        ack_at += lateness(link, number, seq)
-        to = insert(flow, ring, flow[col.HEAD], tail, ack_at)
+        late = lateness(link, number, seq)
+        ack_at += late
+    to = flow[col.RING_START] + (tail & flow[col.RING_MASK])
     if log is not None:
         log[log_row, 3] = ack_at
     ring[to, col.R_ACK_TIME] = ack_at
@@ -235,6 +239,8 @@ def deliver(
     ring[to, col.R_COUNTS] = queues[slot + col.Q_COUNTS]
     ring[to, col.R_WAIT] = ~waited if queues[slot + col.Q_ECN] == col.MARKED else waited
     flow[col.TAIL] = tail + 1
+    if link[col.LATE_SHARE] > 0:
+        flow[col.HEAD], flow[col.TAIL] = settle(flow, ring, scores, flow[col.HEAD], tail, late)
     return True
 
 
@@ -274,6 +280,7 @@ def serve(
     flows: Any,
     first_flow: int,
     ring: Any,
+    scores: Any,
     log: Any,
     until: int,
     end: int,
@@ -315,6 +322,7 @@ def serve(
                 flows,
                 first_flow,
                 ring,
+                scores,
                 log,
             ):
                 return True

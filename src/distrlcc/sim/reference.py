@@ -20,7 +20,7 @@ from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
 from distrlcc.sim.link import NEVER, RateLink, TraceLink
 from distrlcc.sim.queues import Packet, Policer
-from distrlcc.sim.scenario import Flow, Link, Scenario
+from distrlcc.sim.scenario import Flow, JitterKind, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.transport.sender import REORDERED_OPTIONS, SIMULATOR_OPTIONS, Sender
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
@@ -28,7 +28,7 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats
 # Ties at one time, in order.
 ARRIVE, RECEIVED, RELEASE, ACK, PACED, TIMER, BEGIN = range(7)
 _DELAYED_ACK = 40_000_000
-_JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW, _LATE_FLOW = (1 << n for n in (20, 21, 22, 23))
+_JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW, _LATE_FLOW, _NO_FLOW = (1 << n for n in (20, 21, 22, 23, 8))
 PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
 _Times = Iterable[tuple[int, int]]
@@ -283,9 +283,10 @@ class Reference:
         if number is None:
             return False
         # The hop before the queue keeps the order of all flows.
-        jitter = round(self.scenario.link.jitter_ms * 1e6)
-        share = _hash(self.scenario.seed, flow.number + _HOP_FLOW, number) >> 33  # 30 bits
-        self._hop_arrival = max(self._hop_arrival, self.now + (jitter * share >> 30))
+        link, name = self.scenario.link, (self.scenario.seed, _HOP_FLOW, flow.number, number)
+        jitter = round(link.jitter_ms * 1e6)
+        arrival = self.now + wait(link.jitter_kind, jitter, name, self.now)
+        self._hop_arrival = max(self._hop_arrival, arrival)
         record = Record(flow.number, self.now, self._hop_arrival, departure=NEVER)
         flow.packets.append(record)
         self.records.append(record)
@@ -333,10 +334,38 @@ def _policer(link: Link) -> Policer | None:
 def time_of_ack(scenario: Scenario, flow: int, seq: int, time: int) -> int:
     """Return when a packet's ACK comes that came at ``time`` without jitter and ticks, ns."""
     link = scenario.link
-    share = _hash(scenario.seed, flow + _JITTER_FLOW, seq) >> 33  # 30 bits
-    time += round(link.ack_jitter_ms * 1e6) * share >> 30
+    name = scenario.seed, _JITTER_FLOW, flow, seq
+    time += wait(link.ack_jitter_kind, round(link.ack_jitter_ms * 1e6), name, time)
     tick = round(link.ack_tick_ms * 1e6) or 1
     return -(-time // tick) * tick
+
+
+def wait(kind: JitterKind, scale: int, name: tuple[int, int, int, int], time: int) -> int:
+    """Return how long jitter holds a packet that comes at a time, ns (see `JITTERS`).
+
+    ``name``: the link's seed, what the hash is for, flow and sequence number.
+    """
+    seed, purpose, flow, seq = name
+    if scale == 0:
+        return 0
+    if kind in ("correlated", "bursts"):
+        place, elapsed = divmod(time, 4 * scale)
+        bits, following = (_hash(seed, purpose + _NO_FLOW, place + k) for k in (0, 1))
+        share, after = bits >> 33, following >> 33
+        if kind == "correlated":
+            return scale * (share + (after - share) * elapsed // (4 * scale)) >> 30
+        pause = scale * share >> 30
+        until = ((4 * scale - pause) * (bits % 2**30) >> 30) + pause
+        return until - elapsed if until - pause <= elapsed < until else 0
+    bits = _hash(seed, purpose + flow, seq)
+    if kind == "normal":
+        return scale * sum(bits >> 15 * k & 0x7FFF for k in range(4)) >> 17
+    if kind == "exponential":
+        # In 2**-20 of a halving: 30 bits of hash have at most 30 of them.
+        share = bits >> 33 | 1
+        zeros = 30 - share.bit_length()
+        return scale * ((zeros + 2 << 29) - (share << zeros) >> 9) >> 23
+    return scale * (bits >> 33) >> 30
 
 
 def rate_schedule(link: Link) -> list[tuple[int, int]]:

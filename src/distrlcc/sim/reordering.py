@@ -1,9 +1,10 @@
 """What a sender knows where packets overtake: `transport.recovery.Reordering`, compiled.
 
 On a link that reorders, a packet's ACK is late with a probability, by a hash of its name, and those
-of later packets overtake it. So a ring of ACKs is kept sorted by time (`insert`), and beside it
-stands one record for each sequence number, in `scores`: when it was sent, and what became of it.
-All other links never come here: there a gap is a loss.
+of later packets overtake it. So beside a flow's ring of ACKs stands one of those that are late, in
+`scores`, and the next to come of both is kept at the first one's head (`settle`). There, too, is
+one record for each sequence number: when it was sent, and what became of it. All other links never
+come here: there a gap is a loss.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from distrlcc.transport.recovery import (
     MAX_RTO,
     MIN_RTO,
     MOST_DOUBLINGS,
+    NEVER_LATE,
     REMEMBERED,
 )
 
@@ -30,7 +32,8 @@ PACKET_THRESHOLD = 3
 # One record of `scores`, int64 [SCORE].
 SENT_AT = 0
 FATE = 1  # IN_FLIGHT, ACKED, or when it was found lost
-SCORE = 2
+LATE = 2  # from here on a late packet's record, as in the ring of ACKs
+SCORE = LATE + col.RECORD
 IN_FLIGHT, ACKED = 0, -1
 
 
@@ -52,19 +55,42 @@ def lateness(link: Any, number: int, seq: int) -> Any:
 
 
 @njit
-def insert(flow: Any, ring: Any, head: int, tail: int, ack_at: int) -> Any:
-    """Make room in a flow's ring for an ACK before those that come later; return its record."""
+def bring(flow: Any, ring: Any, scores: Any, head: int, tail: int) -> Any:
+    """Put a late ACK at the head of a flow's ring if it comes next; return the head."""
     start, mask = flow[col.RING_START], flow[col.RING_MASK]
-    place = tail
-    while place > head:
-        before = start + ((place - 1) & mask)
-        if ring[before, col.R_ACK_TIME] <= ack_at:
-            break
-        to = start + (place & mask)
+    if flow[col.LATE_HEAD] == flow[col.LATE_TAIL]:
+        return head
+    late = scores[start + (flow[col.LATE_HEAD] & mask), LATE:]
+    if head < tail:
+        first = ring[start + (head & mask)]
+        ahead = late[col.R_ACK_TIME] - first[col.R_ACK_TIME]
+        # A tie goes to the one that was sent before.
+        if ahead > 0 or (ahead == 0 and late[col.R_COUNTS] > first[col.R_COUNTS]):
+            return head
+    for column in range(col.RECORD):
+        ring[start + ((head - 1) & mask), column] = late[column]
+    flow[col.LATE_HEAD] += 1
+    return head - 1
+
+
+@njit
+def settle(flow: Any, ring: Any, scores: Any, head: int, tail: int, late: int) -> Any:
+    """Put the ACK at the tail of a flow's ring where it belongs; return head and tail."""
+    start, mask = flow[col.RING_START], flow[col.RING_MASK]
+    newest = ring[start + (tail & mask)]
+    if late > 0:
         for column in range(col.RECORD):
-            ring[to, column] = ring[before, column]
-        place -= 1
-    return start + (place & mask)
+            scores[start + (flow[col.LATE_TAIL] & mask), LATE + column] = newest[column]
+        flow[col.LATE_TAIL] += 1
+    else:
+        # Only a late one that was brought before can come after it.
+        if head < tail:
+            last = ring[start + ((tail - 1) & mask)]
+            if last[col.R_ACK_TIME] > newest[col.R_ACK_TIME]:
+                for column in range(col.RECORD):
+                    last[column], newest[column] = newest[column], last[column]
+        tail += 1
+    return bring(flow, ring, scores, head, tail), tail
 
 
 @njit
@@ -93,15 +119,16 @@ def receive(flow: Any, scores: Any, seq: int, rtt: int, now: int, backoff: int) 
     fate = scores[place, FATE]
     scores[place, FATE] = ACKED
     # Who was overtaken says how late it is.
+    age = now - flow[col.LATE_SINCE]
+    if age > LATE_FOR:
+        flow[col.LATE_BEFORE] = flow[col.LATENESS] if age <= 2 * LATE_FOR else NEVER_LATE
+        flow[col.LATENESS] = NEVER_LATE
+        flow[col.LATE_SINCE] = now
     if seq > flow[col.LARGEST]:
         flow[col.LARGEST] = seq
         flow[col.LARGEST_RTT] = rtt
     else:
-        flow[col.REORDERED] = 1
-        late = max(rtt - flow[col.LARGEST_RTT], 0)
-        if late >= flow[col.LATENESS] or now - flow[col.LATE_TIME] > LATE_FOR:
-            flow[col.LATENESS] = late
-            flow[col.LATE_TIME] = now
+        flow[col.LATENESS] = max(flow[col.LATENESS], rtt - flow[col.LARGEST_RTT], 0)
     # A timeout was spurious if a packet sent before it comes first, a recovery if each loss did.
     if fate > 0:
         flow[col.STEP_SPURIOUS] += 1
@@ -121,20 +148,18 @@ def receive(flow: Any, scores: Any, seq: int, rtt: int, now: int, backoff: int) 
 
 
 @njit
-def find_lost(flow: Any, scores: Any, sent: int, least: int, base: int, now: int) -> Any:
+def find_lost(flow: Any, scores: Any, sent: int, least: int, now: int) -> Any:
     """Find lost packets of those below the largest acknowledged one; return how many.
 
-    ``least`` is the least RTT and ``base`` the timeout without back-off, ns.
+    ``least`` is the least RTT, ns.
     """
     flow[col.LOSS_TIME] = FOREVER
     largest = flow[col.LARGEST]
     # Below this number a packet is lost at once, above it by time.
-    surely = largest - PACKET_THRESHOLD + 1
-    window = max(least >> 2, GRANULARITY)
-    if flow[col.REORDERED] == 1:
-        surely = 0
-        window = max(window, flow[col.LATENESS] + (flow[col.LATENESS] >> 2))
-    patience = flow[col.LARGEST_RTT] + min(window, base)
+    late = max(flow[col.LATENESS], flow[col.LATE_BEFORE])
+    surely = largest - PACKET_THRESHOLD + 1 if late == NEVER_LATE else 0
+    window = min(max(late + (late >> 2), least >> 2, GRANULARITY), REMEMBERED)
+    patience = flow[col.LARGEST_RTT] + window
     lost = of_newest = of_next = 0
     seq = flow[col.LOWEST]
     while seq <= largest:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from distrlcc.config import check_fields, check_types
 from distrlcc.control.state import INITIAL_CWND, SCHEMES
@@ -35,6 +36,18 @@ MIN_RATE_MBPS = 1e-3
 MAX_RATE_MBPS = 400_000.0
 MAX_DELAY_MS = 60_000.0
 MAX_LATE_MS = 1_000.0
+JitterKind = Literal["uniform", "normal", "exponential", "correlated", "bursts"]
+JITTERS = get_args(JitterKind)
+"""Kinds of jitter of a scale J; none lets packets overtake.
+
+``uniform``: each packet waits for a time of its own from 0 to J. ``normal``: for the mean of four
+such times. ``exponential``: half of the packets wait for more than J / 8, and each further J / 8
+halves their number again. ``correlated``: what all wait wanders on straight lines between times
+from 0 to J, one in each 4 J. ``bursts``: in each 4 J comes a pause of 0 to J, and what would come
+in it comes at its end, as on Wi-Fi.
+"""
+JITTER_MEANS = (1 / 2, 1 / 2, 3 / 16, 1 / 2, 1 / 24)
+"""What a packet waits in the mean, in J, if none is held by the ones before."""
 MAX_QUEUE_PACKETS = 10_000_000
 MAX_POLICER_PACKETS = 100_000
 MAX_SEED = 2**48
@@ -104,15 +117,19 @@ class Link:
     (ms; see `distrlcc.sim.queues`); ``,ecn=1`` lets it mark packets. Or a droptail that marks those
     above a number: ``droptail:packets=100,mark=20``."""
     jitter_ms: float = 0.0
-    """Each packet takes a time of its own to the queue, uniform from 0 to this, ms; none overtakes
-    another, of whatever flow."""
+    """Scale of the time that a packet takes to the queue, ms; none overtakes another, of whatever
+    flow."""
+    jitter_kind: JitterKind = "uniform"
+    """One of `JITTERS`."""
     policer_mbps: float | None = None
     """Rate of a token bucket before the queue, Mbit/s; a packet that finds less than itself in it
     is dropped."""
     policer_packets: int | None = None
     """Size of the bucket, packets; it is full at first."""
     ack_jitter_ms: float = 0.0
-    """Each ACK waits for a time of its own, uniform from 0 to this, ms; none overtakes another."""
+    """Scale of the time that an ACK waits, ms; none overtakes another."""
+    ack_jitter_kind: JitterKind = "uniform"
+    """One of `JITTERS`."""
     ack_tick_ms: float = 0.0
     """ACKs come at multiples of this time, ms, so in bunches; 0: at any time."""
     delayed_acks: bool = False
@@ -142,6 +159,10 @@ class Link:
         check_fields(self, "queue_packets", 1, MAX_QUEUE_PACKETS)
         check_fields(self, "queue_bytes", PACKET_BYTES, MAX_QUEUE_PACKETS * PACKET_BYTES)
         check_fields(self, "ack_jitter_ms ack_tick_ms jitter_ms", 0, 1e3)
+        for name in ("jitter", "ack_jitter"):
+            kind = getattr(self, f"{name}_kind")
+            if kind != "uniform" and not getattr(self, f"{name}_ms"):
+                raise ConfigError(f"link: {name}_kind is {kind} without {name}_ms, its scale")
         check_fields(self, "policer_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS)
         check_fields(self, "policer_packets", 1, MAX_POLICER_PACKETS)
         if (self.policer_mbps is None) != (self.policer_packets is None):

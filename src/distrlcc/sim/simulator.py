@@ -27,8 +27,8 @@ from distrlcc.control.state import CWND, PACING, SCHEMES, STATE_SIZE, scheme_nam
 from distrlcc.errors import CheckpointError, ConfigError
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
-from distrlcc.sim.reordering import SCORE
-from distrlcc.sim.scenario import Link, Scenario
+from distrlcc.sim.reordering import LATE, NEVER_LATE, SCORE
+from distrlcc.sim.scenario import JITTERS, Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace, require_memory
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
 
@@ -121,6 +121,7 @@ class Simulator:
         row[col.LIMIT] = limit = min(limit or col.FOREVER for limit in limits)
         row[col.LOSS_SEED], row[col.FLOWS] = scenario.seed, len(scenario.flows)
         row[col.ACK_JITTER] = round(link.ack_jitter_ms * 1e6)
+        row[col.ACK_JITTER_KIND] = JITTERS.index(link.ack_jitter_kind)
         row[col.ACK_TICK] = max(round(link.ack_tick_ms * 1e6), 1)
         row[col.DELAYED_ACKS], row[col.SHAPES_ACKS] = link.delayed_acks, link.shapes_acks
         self._load_schedule(n, link)
@@ -210,6 +211,7 @@ class Simulator:
         room = int(self._queue_rings[n, 1]) // col.QUEUED
         row[col.QUEUE_MASK] = (1 << room.bit_length() - 1) - 1
         row[col.HOP_JITTER] = round(link.jitter_ms * 1e6)
+        row[col.HOP_JITTER_KIND] = JITTERS.index(link.jitter_kind)
         row[col.POLICER_RATE] = round((link.policer_mbps or 0.0) * 1e6)
         burst = (link.policer_packets or 0) * PACKET_BYTES * 8 * NANOSECONDS
         row[[col.POLICER_BURST, col.POLICER_TOKENS]] = burst
@@ -253,6 +255,7 @@ class Simulator:
             row[col.FLOW_SEED] = scenario.seed * 64 + k
             row[col.SIZE] = col.FOREVER if flow.packets is None else flow.packets
             row[[col.LARGEST, col.LARGEST_LOST, col.LARGEST_TOLD]] = -1
+            row[[col.LATENESS, col.LATE_BEFORE]] = NEVER_LATE
             row[col.LOSS_TIME] = col.FOREVER
             row[col.ECN] = flow.takes_marks and scenario.link.queue.mark is not None
             control[:] = 0.0
@@ -320,7 +323,9 @@ class Simulator:
                 self.scores = _enlarged(self.scores, len(self.ring))
         _move(self.ring, row[col.HEAD], row[col.TAIL], old, start, size)
         if reorders:
-            _move(self.scores, row[col.LOW], row[col.SENT], old, start, size)
+            _move(self.scores[:, :LATE], row[col.LOW], row[col.SENT], old, start, size)
+            late = row[col.LATE_HEAD], row[col.LATE_TAIL]
+            _move(self.scores[:, LATE:], *late, old, start, size)
         if size > _FIRST_RING:
             self._ring_places.give(int(row[col.RING_START]), size)
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1

@@ -7,10 +7,12 @@ Sans-IO: `on_data` takes each datagram, `ack_to_send` answers all that were read
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import islice
 
 from distrlcc.transport.wire import MAX_RANGES, Acknowledgement
 
-KEPT_RANGES = 256
+KEPT_RANGES = 16_384
 """Ranges that are remembered; of more, the lowest are dropped."""
 
 
@@ -25,10 +27,12 @@ class Ranges:
         """Count the ranges, not the numbers."""
         return len(self._starts)
 
-    def newest(self, limit: int) -> tuple[tuple[int, int], ...]:
-        """Return up to ``limit`` ranges, highest first."""
-        starts, stops = self._starts[-limit:], self._stops[-limit:]
-        return tuple(zip(reversed(starts), reversed(stops), strict=True))
+    def newest(self, limit: int, numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+        """Return up to ``limit`` ranges, highest first: those of some numbers, and the highest."""
+        places = {bisect_right(self._starts, number) - 1 for number in numbers} - {-1}
+        others = (k for k in range(len(self) - 1, -1, -1) if k not in places)
+        places.update(islice(others, max(limit - len(places), 0)))
+        return tuple((self._starts[k], self._stops[k]) for k in sorted(places, reverse=True))
 
     def add(self, number: int) -> bool:
         """Add a number; return whether it is new."""
@@ -78,12 +82,12 @@ class Receiver:
         self._largest = -1
         self._ranges = Ranges()
         self._floor = 0  # numbers below are done with
-        self._unacknowledged = 0
+        self._unacknowledged: list[int] = []
 
     @property
     def ack_is_full(self) -> bool:
         """Whether an ACK of more packets could leave out one: each may be a range of its own."""
-        return self._unacknowledged >= MAX_RANGES
+        return len(self._unacknowledged) >= MAX_RANGES
 
     def on_data(self, number: int, size: int, lowest: int = 0) -> bool:
         """Receive a packet of ``size`` UDP payload bytes; return whether it is new.
@@ -91,7 +95,7 @@ class Receiver:
         The sender waits for ``lowest`` and above.
         """
         ranges = self._ranges
-        self._unacknowledged += 1
+        self._unacknowledged.append(number)
         if number < self._floor or not ranges.add(number):
             self.duplicates += 1
             return False
@@ -107,8 +111,9 @@ class Receiver:
         return True
 
     def ack_to_send(self) -> Acknowledgement | None:
-        """Return one ACK for all packets since the last, newest ranges first; None without any."""
+        """Return one ACK of all packets since the last, and of the newest; None without any."""
         if not self._unacknowledged or not len(self._ranges):
             return None
-        self._unacknowledged = 0
-        return Acknowledgement(self.session, self._ranges.newest(MAX_RANGES))
+        ranges = self._ranges.newest(MAX_RANGES, self._unacknowledged[-MAX_RANGES:])
+        self._unacknowledged.clear()
+        return Acknowledgement(self.session, ranges)

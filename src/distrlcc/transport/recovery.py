@@ -32,7 +32,9 @@ MOST_DOUBLINGS = 10
 REMEMBERED = 2 * NANOSECONDS
 """A packet that was found lost and comes later than this after it is a stranger's, ns."""
 LATE_FOR = 10 * NANOSECONDS
-"""A lateness counts until a greater one, or for so long and then until the next, ns."""
+"""The greatest lateness is of the last one to two windows of this length, ns."""
+NEVER_LATE = -1
+"""The lateness of a window in which no packet was late."""
 
 Stamp = tuple[int, int, int, int]
 """A packet's send time, and the counts (delivered) and times (delivered, first sent) of then."""
@@ -181,35 +183,38 @@ class Reordering:
 
     Before any did, a packet is lost once one sent `packet_threshold` later is acknowledged, or
     after an RTT and a quarter of the least. Since then time alone tells: the lateness seen, a
-    quarter more, and an RTT. RFC 8985 finds its window by steps of a quarter of the least RTT in
-    each round that had a loss undone; here each packet that comes late says how late it was.
+    quarter more, and an RTT; and so it is until none was late for long. RFC 8985 finds its window
+    by steps of a quarter of the least RTT in each round that had a loss undone; here each packet
+    that comes late says how late it was.
     """
 
-    __slots__ = ("_late_time", "_lateness", "_rtt", "largest", "seen")
+    __slots__ = ("_before", "_newest", "_rtt", "_since", "largest")
 
     def __init__(self) -> None:
         self.largest = -1
         """Largest acknowledged number."""
-        self.seen = False
-        self._lateness = self._late_time = 0
-        self._rtt = 0  # of the packet `largest`
+        self._rtt = self._since = 0  # RTT of the packet `largest`; when the newest window began
+        self._newest = self._before = NEVER_LATE  # greatest lateness of that window, and before it
+
+    @property
+    def lateness(self) -> int:
+        """Greatest lateness of late, ns; `NEVER_LATE` if nothing was."""
+        return max(self._newest, self._before)
 
     def on_ack(self, number: int, rtt: int, *, now: int) -> None:
         """Take a newly acknowledged packet and its RTT, ns."""
+        if now - self._since > LATE_FOR:
+            self._before = self._newest if now - self._since <= 2 * LATE_FOR else NEVER_LATE
+            self._newest, self._since = NEVER_LATE, now
         if number > self.largest:
             self.largest, self._rtt = number, rtt
-            return
-        self.seen = True
-        late = max(rtt - self._rtt, 0)
-        if late >= self._lateness or now - self._late_time > LATE_FOR:
-            self._lateness, self._late_time = late, now
+        else:
+            self._newest = max(self._newest, rtt - self._rtt, 0)
 
     def patience(self, rtt: RttEstimator) -> int:
         """Return how long after its sending a packet below `largest` is lost, ns."""
-        window = max(rtt.minimum >> 2, GRANULARITY)
-        if self.seen:
-            window = max(window, self._lateness + (self._lateness >> 2))
-        return self._rtt + min(window, rtt.timeout)
+        late = self.lateness
+        return self._rtt + min(max(late + (late >> 2), rtt.minimum >> 2, GRANULARITY), REMEMBERED)
 
 
 class DeliveryRate:

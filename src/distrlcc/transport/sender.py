@@ -23,6 +23,7 @@ from typing import NamedTuple
 from distrlcc.control.base import Controller
 from distrlcc.transport.recovery import (
     NEVER,
+    NEVER_LATE,
     DeliveryRate,
     FoundLost,
     Interval,
@@ -316,7 +317,8 @@ class Sender:
             return []
         lost = list[int]()
         patience = reordering.patience(self.rtt)
-        least = 0 if reordering.seen else largest - self._options.packet_threshold + 1
+        surely = largest - self._options.packet_threshold + 1
+        least = surely if reordering.lateness == NEVER_LATE else 0
         for number, sent in outstanding.below(largest):
             if number >= least and now < sent + patience:
                 self._loss_time = sent + patience
