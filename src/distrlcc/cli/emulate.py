@@ -23,7 +23,7 @@ from distrlcc.net.mahimahi import run_mahimahi
 from distrlcc.net.namespace import enter_user_namespace, is_privileged
 from distrlcc.net.shell import Job, run_shell
 from distrlcc.sim.queues import QueueSpec, parse_queue
-from distrlcc.sim.scenario import parse_reorder
+from distrlcc.sim.scenario import JITTERS, parse_jitter, parse_reorder
 
 _EXAMPLES = """examples:
   distrlcc emulate --up 12 --down 12 --delay 20 --queue droptail:packets=100 -- ./sender
@@ -44,9 +44,10 @@ def add_arguments(parser: Parser) -> None:
     add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
     add("--delay MS", "one way, each direction (default: 0)", number(0, 60_000))
     text = (
-        "each packet waits for up to this, too, each direction; none overtakes another (default: 0)"
+        "each packet waits for up to this, too, each direction, and none overtakes another; with "
+        f"KIND:MS as one of {', '.join(JITTERS)} (default: 0)"
     )
-    add("--jitter MS", text, number(0, 1000))
+    add("--jitter [KIND:]MS", text)
     text = "so many packets come MS late, each direction, and are overtaken, such as 0.2:6"
     add("--reorder P:MS", text)
     add("--loss P", "probability of loss, uplink (default: 0)", number(0, 1))
@@ -156,7 +157,8 @@ def _link(args: Namespace) -> LinkConfig:
                 "see 'distrlcc emulate --help'"
             )
         share, late = parse_reorder(args.reorder)
-        both = {"delay_ms": args.delay or 0.0, "jitter_ms": args.jitter or 0.0}
+        kind, jitter = parse_jitter(args.jitter)
+        both = {"delay_ms": args.delay or 0.0, "jitter_ms": jitter, "jitter_kind": kind}
         both |= {"late_share": share, "late_ms": late}
         up = direction(args.up, queue=queue, loss=args.loss or 0.0, **both)
         down = direction(args.down, queue=queue_down, loss=args.loss_down, **both)

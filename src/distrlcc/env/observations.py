@@ -80,9 +80,9 @@ class Running:
             values[:] = state[name]
 
 
-SCALE_FREE, RECENT, SPREAD = 14, 23, 28
-"""Elements of `ScaleFree`, `ScaleFreeRecent` and `ScaleFreeSpread`: each begins as the one before.
-"""
+SCALE_FREE, RECENT, SPREAD, NOISE = 14, 23, 28, 33
+"""Elements of `ScaleFree`, `ScaleFreeRecent`, `ScaleFreeSpread` and `ScaleFreeNoise`: each begins
+as the one before."""
 WINDOW_S = 4.0
 """The minimum RTT is taken over one to two windows of this length, s."""
 RECENT_RTTS = 2.0
@@ -96,16 +96,18 @@ WINDOW, LEAST, LEAST_BEFORE = 8, 9, 10
 RECENT_WINDOW, RECENT_LEAST, RECENT_LEAST_BEFORE = 11, 12, 13
 QUICK, CWND_FAST, CWND_SLOW = 14, 15, 16
 FLOOR, QUANTILE, SPREAD_NOW, SLOW_SPREAD = 17, 18, 19, 20
+MEAN, CALM_WINDOW, CALM_LEAST, CALM_LEAST_BEFORE, WANDER = 21, 22, 23, 24, 25
 _KEPT = (
     *("delay", "slow_delay", "fast", "slow", "top", "loss", "idle", "age"),
     *("window", "least", "least_before", "recent_window", "recent_least", "recent_least_before"),
     *("quick", "cwnd_fast", "cwnd_slow", "floor", "quantile", "spread", "slow_spread"),
+    *("mean", "calm_window", "calm_least", "calm_least_before", "wander"),
 )
 _INITIAL = [math.inf if "least" in name else 0.0 for name in _KEPT]
 
 
 @njit_inner
-def _windowed_least(s: Any, window: int, seen: Any, window_s: float) -> Any:
+def _windowed_least(s: Any, window: int, seen: Any, window_s: float, rtt: float) -> Any:
     """Return the least RTT of the last one to two windows, s; infinite without samples."""
     least, before = window + 1, window + 2
     s[window] += seen[0]
@@ -113,7 +115,7 @@ def _windowed_least(s: Any, window: int, seen: Any, window_s: float) -> Any:
     if s[window] >= window_s - 1e-9:
         s[before], s[least], s[window] = s[least], np.inf, 0.0
     if seen[1] > 0.0:
-        s[least] = min(s[least], seen[4])
+        s[least] = min(s[least], rtt)
     return min(s[least], s[before])
 
 
@@ -122,7 +124,7 @@ def _scale_free(s: Any, seen: Any, elements: Any) -> Any:
     """Fill `ScaleFree`'s elements of a sender; return its minimum RTT, s."""
     duration, acked, lost, rtt_sum, _, _, rtt_last, min_rtt, cwnd, inflight = seen
     # Of the last one to two windows, so that a longer path is noticed.
-    path = _windowed_least(s, WINDOW, seen, WINDOW_S)
+    path = _windowed_least(s, WINDOW, seen, WINDOW_S, seen[4])
     path = path if math.isfinite(path) else min_rtt
     path = max(path, LEAST_PATH) if min_rtt > 0.0 else 0.1
     # Delay: of the step, smoothed, and its change.
@@ -174,14 +176,18 @@ def _smoothed(old: float, new: float, share: float) -> Any:
 
 
 @njit_inner
-def _recent(s: Any, seen: Any, path: float, elements: Any) -> None:
-    """Fill what `ScaleFreeRecent` adds for a sender whose minimum RTT is ``path``, s."""
+def _recent(s: Any, seen: Any, path: float, elements: Any) -> Any:
+    """Fill what `ScaleFreeRecent` adds for a sender whose minimum RTT is ``path``, s.
+
+    Returns the minimum RTT of the last round trips, s.
+    """
     duration, acked, _, rtt_sum, _, _, rtt_last, min_rtt, cwnd, _ = seen
     # The minimum RTT of the last round trips.
     unseen = max(rtt_last, path)
     recent = min(s[RECENT_LEAST], s[RECENT_LEAST_BEFORE])
     recent = recent if math.isfinite(recent) else unseen
-    recent = _windowed_least(s, RECENT_WINDOW, seen, RECENT_RTTS * max(recent, LEAST_PATH))
+    length = RECENT_RTTS * max(recent, LEAST_PATH)
+    recent = _windowed_least(s, RECENT_WINDOW, seen, length, seen[4])
     recent = max(recent, LEAST_PATH) if math.isfinite(recent) else unseen
     rtt = mean_rtt(acked, rtt_sum, recent)
     # Averages over a third of it, over it, and over four.
@@ -202,6 +208,7 @@ def _recent(s: Any, seen: Any, path: float, elements: Any) -> None:
     waiting = min(max(rtt / path - 1.0, 0.0), 400.0)
     elements[21] = math.log1p(s[FAST] * path * waiting)
     elements[22] = _log_ratio(path, max(min_rtt, LEAST_PATH) if min_rtt > 0.0 else path)
+    return recent
 
 
 @njit_inner
@@ -219,6 +226,24 @@ def _spread(s: Any, seen: Any, path: float, elements: Any) -> None:
     elements[26], elements[27] = s[SPREAD_NOW], s[SLOW_SPREAD]
 
 
+@njit_inner
+def _noise(s: Any, seen: Any, path: float, recent: float, elements: Any) -> None:
+    """Fill what `ScaleFreeNoise` adds for a sender with these minimum RTTs, s."""
+    duration, acked, _, rtt_sum, _, _, _, _, cwnd, _ = seen
+    if acked > 0.0:
+        rtt = mean_rtt(acked, rtt_sum, recent)
+        s[MEAN] = _smoothed(s[MEAN], rtt, min(duration / recent, 1.0))
+        s[WANDER] += (abs(math.log(rtt / s[MEAN])) - s[WANDER]) / 16
+    calm = _windowed_least(s, CALM_WINDOW, seen, WINDOW_S, s[MEAN])
+    calm = max(calm, path) if math.isfinite(calm) else path
+    cwnd = max(cwnd, 1.0)
+    elements[28] = _log_ratio(calm, path)
+    elements[29] = elements[0] - elements[28]
+    elements[30] = math.log((s[FAST] * calm + 0.1) / cwnd)
+    elements[31] = math.log((s[TOP] * calm + 0.1) / cwnd)
+    elements[32] = s[WANDER]
+
+
 @njit
 def _observe(rows: Any, seen: Any, out: Any) -> None:
     """Count a step of every sender in its row, and fill ``out``, ``[N, size]``.
@@ -229,10 +254,13 @@ def _observe(rows: Any, seen: Any, out: Any) -> None:
     for n in range(len(rows)):
         s, step, elements = rows[n], seen[:, n], out[n]
         path = _scale_free(s, step, elements)
+        recent = path
         if len(elements) >= RECENT:
-            _recent(s, step, path, elements)
+            recent = _recent(s, step, path, elements)
         if len(elements) >= SPREAD:
             _spread(s, step, path, elements)
+        if len(elements) >= NOISE:
+            _noise(s, step, path, recent, elements)
 
 
 class ScaleFree(Running):
@@ -288,6 +316,20 @@ class ScaleFreeSpread(ScaleFreeRecent):
     """
 
     size = SPREAD
+    _names = _KEPT[:MEAN]
+
+
+class ScaleFreeNoise(ScaleFreeSpread):
+    """`ScaleFreeSpread`, and a second yardstick: the least RTT smoothed over a round trip.
+
+    Where a path is noisy no window reaches the min RTT again. After `ScaleFreeSpread`'s, in order:
+    the log of the calm RTT, which is the least smoothed one of the last one to two windows, over
+    min RTT; the log of interval RTT over the calm one; the log of delivered * calm RTT over cwnd
+    for the fast and the greatest rate; how far intervals' RTTs are from the smoothed one, as the
+    slow average of a log's size.
+    """
+
+    size = NOISE
     _names = _KEPT
 
 
@@ -368,6 +410,7 @@ OBSERVATIONS: Registry[Callable[[int], Observations]] = Registry(
         "scale-free": ScaleFree,
         "scale-free-recent": ScaleFreeRecent,
         "scale-free-spread": ScaleFreeSpread,
+        "scale-free-noise": ScaleFreeNoise,
         "indigo": Indigo,
         "indigo-min-rtt": IndigoMinRtt,
         "aurora": Aurora,

@@ -10,11 +10,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 from distrlcc.net.link_config import DirectionConfig, LinkChange
 from distrlcc.net.link_log import Datagram, LinkLog, is_capable, with_mark
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queues import Packet
+from distrlcc.sim.reference import wait
 
 MILLISECOND = 1_000_000
 _TUN_HEADER = 4
@@ -36,7 +38,8 @@ class Direction:
         """
         self._config, self._generator, self._logs = config, generator, tuple(logs)
         self._delay = round(config.delay_ms * MILLISECOND)
-        self._jitter = config.jitter_ms * MILLISECOND
+        self._jitter = round(config.jitter_ms * MILLISECOND)
+        self._seed, self._packets = generator.getrandbits(48), count()
         self._tick = max(round(config.tick_ms * MILLISECOND), 1)
         self._loss = 0.0
         self._base = 0
@@ -69,8 +72,8 @@ class Direction:
         if link is None:
             # A bottleneck that is still to begin delays as it will, so that a handshake's round
             # trips are not the shortest of all: HyStart would take those after it for a queue.
-            wait = self._config.times is not None
-            self._depart(data, (milliseconds + 1) * MILLISECOND if wait else now)
+            waits = self._config.times is not None
+            self._depart(data, (milliseconds + 1) * MILLISECOND if waits else now)
             return
         self._use_until(milliseconds)  # where this packet has just let the link begin
         size, capable = len(data) + _TUN_HEADER, is_capable(data)
@@ -144,8 +147,10 @@ class Direction:
         if self._loss and self._generator.random() < self._loss:
             return
         # Neither jitter nor a delay that falls lets packets overtake others.
-        wait = self._generator.random() * self._jitter if self._jitter else 0.0
-        release = -(-(time + self._delay + round(wait)) // self._tick) * self._tick
+        name = self._seed, 0, 0, next(self._packets)
+        time += self._delay
+        time += wait(self._config.jitter_kind, self._jitter, name, time)
+        release = -(-time // self._tick) * self._tick
         self._last_release = max(release, self._last_release)
         if self._late and self._generator.random() < self._config.late_share:
             self._overtaken.append((self._last_release + self._late, data))

@@ -12,7 +12,7 @@ import numpy as np
 
 from distrlcc.errors import ConfigError
 from distrlcc.sim.queues import QueueSpec
-from distrlcc.sim.scenario import Link, Scenario
+from distrlcc.sim.scenario import JitterKind, Link, Scenario
 from distrlcc.sim.suites import is_suite, load_suite
 from distrlcc.sim.trace import constant_times, load_trace
 from distrlcc.types import PACKET_BYTES
@@ -48,7 +48,8 @@ class DirectionConfig:
     loss: float = 0.0
     """Probability that a packet is lost after the bottleneck."""
     jitter_ms: float = 0.0
-    """Each packet waits for a time of its own, uniform from 0 to this, beside the delay."""
+    """Scale of the time that a packet waits beside the delay."""
+    jitter_kind: JitterKind = "uniform"
     tick_ms: float = 0.0
     """Packets arrive at multiples of this time; 0: at any time."""
     late_share: float = 0.0
@@ -179,6 +180,7 @@ def downlink(link: Link) -> DirectionConfig:
     return DirectionConfig(
         delay_ms=link.delay_ms,
         jitter_ms=link.ack_jitter_ms,
+        jitter_kind=link.ack_jitter_kind,
         tick_ms=link.ack_tick_ms,
         changes=changes,
     )

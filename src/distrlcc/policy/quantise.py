@@ -59,7 +59,7 @@ def quantise(
     # What it does.
     to["sample"] = policy.acting == "sample"
     to["first_window"] = fixed(actions.initial[0])
-    to["least_window"], to["greatest_window"] = fixed((MIN_CWND, MAX_CWND))
+    to["least_window"], to["greatest_window"] = fixed((MIN_CWND, MOST_WINDOW))
     to["least_rate"] = fixed(actions.least_rate, layout.RATE_ONE)
     if spec.action_kind == "discrete":
         to["actions"] = spec.action_size

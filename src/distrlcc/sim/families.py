@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from distrlcc.errors import unknown_name
 from distrlcc.seeding import stream_key, uniform
-from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.scenario import JITTERS, Change, Flow, JitterKind, Link, Scenario
 from distrlcc.types import PACKET_BYTES
 
 SPLITS = ("train", "validation", "test")
@@ -74,14 +75,16 @@ class Wide:
     rate_mbps: tuple[float, float] = (5.0, 100.0)
     rtt_ms: tuple[float, float] = (10.0, 100.0)
     queue_bdp: tuple[float, float] = (0.5, 4.0)
+    least_queue: int = 2
+    """Packets that its queue holds at least."""
 
     def link(self, u: list[float]) -> Link:
-        """Return the link of three uniforms; its queue holds two packets or more."""
+        """Return the link of three uniforms."""
         rate, rtt = (
             round(between(v, *r), 3) for v, r in zip(u, (self.rate_mbps, self.rtt_ms), strict=False)
         )
-        queue = max(2, round(between(u[2], *self.queue_bdp) * bdp_packets(rate, rtt)))
-        return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=queue)
+        depth = round(between(u[2], *self.queue_bdp) * bdp_packets(rate, rtt))
+        return Link(rate_mbps=rate, delay_ms=rtt / 2, queue_packets=max(self.least_queue, depth))
 
 
 def with_jitter(link: Link, u: list[float], least: float = 1.0, most: float = 6.0) -> Link:
@@ -92,6 +95,43 @@ def with_jitter(link: Link, u: list[float], least: float = 1.0, most: float = 6.
         ack_tick_ms=round(between(u[1], 1.0, 8.0), 3) if u[2] < 0.25 else 0.0,
         delayed_acks=u[2] > 0.75,
     )
+
+
+def with_noise(link: Link, u: list[float]) -> Link:
+    """ACKs jitter by 2 to 40 ms on 80%, packets before the queue on 45%, of any kind; one does."""
+    acks = u[0] < 0.8
+    if acks:
+        kind, scale = _noise(u[1:3], 2.0, 40.0)
+        link = replace(link, ack_jitter_ms=scale, ack_jitter_kind=kind)
+    if u[3] < 0.45 or not acks:
+        kind, scale = _noise(u[4:6], 2.0, 40.0)
+        link = replace(link, jitter_ms=scale, jitter_kind=kind)
+    return link
+
+
+def as_wifi(link: Link, u: list[float]) -> Link:
+    """Either way, or both, stands still for up to 5 to 250 ms at a time; the other way jitters."""
+    pauses = "both" if u[0] < 0.4 else "acks" if u[0] < 0.7 else "packets"
+    (_, ack), (_, hop) = _noise(u[1:3], 5.0, 250.0), _noise(u[3:5], 5.0, 250.0)
+    kinds: dict[str, Any] = {"ack_jitter_kind": "bursts", "jitter_kind": "bursts"}
+    if pauses == "packets":
+        kinds["ack_jitter_kind"], ack = _noise(u[5:7], 0.5, 15.0)
+    if pauses == "acks":
+        kinds["jitter_kind"], hop = _noise(u[5:7], 0.5, 15.0)
+    return replace(link, ack_jitter_ms=ack, jitter_ms=hop, **kinds)
+
+
+def with_host(link: Link, u: list[float]) -> Link:
+    """Hosts hold ACKs for 0.05 to 4 ms, and on 30% packets before the queue, one by one."""
+    acks, hop = (round(between(v, 0.05, 4.0), 3) for v in u[:2])
+    kinds = ("uniform", "normal", "exponential")
+    link = replace(link, ack_jitter_ms=acks, ack_jitter_kind=kinds[int(3 * u[2])])
+    return replace(link, jitter_ms=hop, jitter_kind="exponential") if u[3] < 0.3 else link
+
+
+def _noise(u: list[float], least: float, most: float) -> tuple[JitterKind, float]:
+    """Return a kind of jitter, uniform for a third and any other for a sixth, and its scale, ms."""
+    return JITTERS[max(int(6 * u[0]) - 1, 0)], round(between(u[1], least, most), 3)
 
 
 def with_silence(link: Link, u: list[float]) -> Link:
@@ -147,6 +187,9 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
     "whole-ms": (Wide(), in_whole_ms),
     "lossy": (Wide(), with_losses),
     "long": (Wide((1.0, 100.0), (150.0, 800.0), (0.2, 2.0)), with_some_losses),
+    "noisy": (Wide((2.0, 200.0), (4.0, 200.0), (0.2, 4.0)), with_noise),
+    "wifi": (Wide((5.0, 300.0), (5.0, 100.0), (0.5, 4.0)), as_wifi),
+    "lan": (Wide((100.0, 10_000.0), (0.02, 3.0), (0.5, 16.0), 64), with_host),
 }
 """Suites of what is hard for a policy that has not met it."""
 
@@ -154,7 +197,7 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
 def hard_link(name: str, split: str, index: int) -> Scenario:
     """Return a link of one of the suites `HARD`."""
     wide, change = HARD[name]
-    u = draws(name, split, index, 9)
+    u = draws(name, split, index, 10)
     return Scenario(f"{name}/{split}/{index}", change(wide.link(u), u[3:]), seed=index)
 
 

@@ -22,6 +22,7 @@ Declarative and frozen, so that it can be written to TOML and read back::
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -72,6 +73,23 @@ def parse_reorder(text: str | None) -> tuple[float, float]:
             f"{MAX_LATE_MS:g} ms, such as 0.2:6"
         )
     return values
+
+
+def parse_jitter(text: str | None) -> tuple[JitterKind, float]:
+    """Return the kind and the scale, ms, of ``MS`` or ``KIND:MS``; no jitter of None.
+
+    Raises:
+        ConfigError: It does not read so, or the scale is out of its range.
+    """
+    kind, _, scale = (text or "0").rpartition(":")
+    kind = kind or "uniform"
+    with suppress(ValueError):
+        if kind in JITTERS and 0 <= float(scale) <= MAX_LATE_MS:
+            return kind, float(scale)
+    raise ConfigError(
+        f"jitter is {text!r}; expected MS or KIND:MS, up to {MAX_LATE_MS:g} ms, of the kinds "
+        f"{', '.join(JITTERS)}"
+    )
 
 
 @dataclass(frozen=True)
