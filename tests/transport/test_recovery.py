@@ -77,10 +77,8 @@ def test_what_was_found_lost_is_remembered_for_two_seconds() -> None:
 def test_patience_grows_with_the_lateness_that_is_seen() -> None:
     reordering, rtt = Reordering(), take(RttEstimator(), 40)
     reordering.on_ack(5, 40 * MS, now=40 * MS)
-    assert (reordering.lateness, reordering.patience(rtt)) == (
-        -1,
-        50 * MS,
-    )  # a quarter of the least
+    # A quarter of the least.
+    assert (reordering.lateness, reordering.patience(rtt)) == (-1, 50 * MS)
     reordering.on_ack(3, 72 * MS, now=72 * MS)  # 32 ms late
     assert (reordering.lateness, reordering.patience(rtt)) == (32 * MS, 80 * MS)
     reordering.on_ack(4, 56 * MS, now=10_073 * MS)

@@ -175,8 +175,8 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float, outside: bool) -> 
     """Count a step of every flow in its row, ``[N, STATE_SIZE]``.
 
     ``seen`` holds the step's duration (s), packets acknowledged and lost (net), sum and least of
-    RTTs (s), packets in flight and the window, ``[7, N]``; ``outside`` is whether CUBIC's rule gets the
-    paths that policies do not hold.
+    RTTs (s), packets in flight and the window, ``[7, N]``; ``outside`` is whether CUBIC's rule gets
+    the paths that policies do not hold.
     """
     for n in range(len(rows)):
         s = rows[n]

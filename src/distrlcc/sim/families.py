@@ -177,6 +177,7 @@ def _as_it_is(link: Link, u: list[float]) -> Link:
     return link
 
 
+LAN = Wide((100.0, 10_000.0), (0.02, 3.0), (0.5, 16.0), least_queue=64)
 HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
     "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), _as_it_is),
     "slow": (Wide((0.2, 2.0), (20.0, 200.0)), _as_it_is),
@@ -189,7 +190,7 @@ HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
     "long": (Wide((1.0, 100.0), (150.0, 800.0), (0.2, 2.0)), with_some_losses),
     "noisy": (Wide((2.0, 200.0), (4.0, 200.0), (0.2, 4.0)), with_noise),
     "wifi": (Wide((5.0, 300.0), (5.0, 100.0), (0.5, 4.0)), as_wifi),
-    "lan": (Wide((100.0, 10_000.0), (0.02, 3.0), (0.5, 16.0), 64), with_host),
+    "lan": (LAN, with_host),
 }
 """Suites of what is hard for a policy that has not met it."""
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distrlcc.sim.families import (
+    LAN,
     PACKETS_EACH,
     Wide,
+    as_wifi,
     bdp_packets,
     between,
     cellular_link,
@@ -18,7 +20,9 @@ from distrlcc.sim.families import (
     in_whole_ms,
     time_between,
     with_fall,
+    with_host,
     with_jitter,
+    with_noise,
     with_silence,
 )
 from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Flow, Link, Scenario
@@ -34,10 +38,11 @@ def world_link(split: str, index: int) -> Scenario:
     One agent on 60%, two on 18%, three or four on 12%, five to eight on 6%, nine to sixteen on 4%;
     a flow of CUBIC, BBR or Copa beside them on a quarter of those with one or two, on a third of
     which it comes later and ends after 20 packets to 8 s of the link. Alone, an agent has a
-    constant link (45%: a tenth of them silent at first, an eighth fall, a twentieth have a
-    policer, a tenth serve in whole ms, as in ``whole-ms``), one that changes (30%) or a generated
-    trace (25%). ACKs jitter by up to 0.2-8 ms on 35% of all links, as in ``jitter``, packets before
-    the queue by as much on 8%, and 20% of those without opportunities of their own lose up to 3% of
+    LAN (3%, as in ``lan``), a constant link (42%: a tenth of them silent at first, an eighth fall,
+    a twentieth have a policer, a tenth serve in whole ms, as in ``whole-ms``), one that changes
+    (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on 35% of all links, as in
+    ``jitter``, packets before the queue by as much on 8%; 10% are as in ``noisy`` and 4% as in
+    ``wifi``; 20% of those without opportunities of their own lose up to 3% of
     their packets at random. On 10% CoDel or PIE stands in place of droptail; half of these mark
     what CUBIC sends.
     """
@@ -46,34 +51,48 @@ def world_link(split: str, index: int) -> Scenario:
     rivals = int(agents <= 2 and u[1] < 0.25)
     if agents + rivals > 1:
         scenario = _crowd(agents, rivals, split, index)
-    elif u[2] < 0.45:
-        link = _anywhere(u[3:9])
-        if u[9] < 0.1:
-            link = with_silence(link, u[10:11])
-        elif u[9] < 0.225:
-            link = with_fall(link, u[10:11])
-        elif u[9] < 0.275:
-            link = policed(link, u[21:23])
-        elif u[9] < 0.375:
-            link = in_whole_ms(link, u[24:27])
-        scenario = Scenario("world", link)
     else:
-        scenario = changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)
-    link = scenario.link
-    if u[11] < 0.35:
-        link = with_jitter(link, u[12:15], 0.2, 8.0)
-    if link.trace is None and u[15] < 0.2:
-        link = replace(link, loss=round(between(u[16], 1e-4, 0.03), 6))
-    if u[17] < 0.08:
-        link = replace(link, jitter_ms=round(between(u[18], 0.2, 8.0), 3))
+        scenario = _alone(u, split, index)
+    link = _disturbed(scenario.link, u)
+    flows = scenario.flows
     if u[19] < 0.1:
         kind = "codel" if u[20] < 0.5 else "pie"
         marks = u[23] < 0.5
         aqm = f"{kind}:packets={link.queue_packets}" + ",ecn=1" * marks
         link = replace(link, queue_packets=None, aqm=aqm)
-        flows = (replace(flow, ecn=marks and flow.scheme == "cubic") for flow in scenario.flows)
-        scenario = replace(scenario, flows=tuple(flows))
-    return replace(scenario, name=f"world/{split}/{index}", link=link, seed=index)
+        flows = tuple(replace(flow, ecn=marks and flow.scheme == "cubic") for flow in flows)
+    return replace(scenario, name=f"world/{split}/{index}", link=link, flows=flows, seed=index)
+
+
+def _alone(u: list[float], split: str, index: int) -> Scenario:
+    """Return a scenario of one agent."""
+    if u[2] >= 0.45:
+        return changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)
+    if u[2] < 0.03:
+        return Scenario("world", with_host(LAN.link(u[3:6]), u[6:10]))
+    link = _anywhere(u[3:9])
+    if u[9] < 0.1:
+        link = with_silence(link, u[10:11])
+    elif u[9] < 0.225:
+        link = with_fall(link, u[10:11])
+    elif u[9] < 0.275:
+        link = policed(link, u[21:23])
+    elif u[9] < 0.375:
+        link = in_whole_ms(link, u[24:27])
+    return Scenario("world", link)
+
+
+def _disturbed(link: Link, u: list[float]) -> Link:
+    """Let packets and ACKs jitter, and some be lost."""
+    if u[11] < 0.35:
+        link = with_jitter(link, u[12:15], 0.2, 8.0)
+    if link.trace is None and u[15] < 0.2:
+        link = replace(link, loss=round(between(u[16], 1e-4, 0.03), 6))
+    if u[17] < 0.08:
+        link = replace(link, jitter_ms=round(between(u[18], 0.2, 8.0), 3), jitter_kind="uniform")
+    if u[28] < 0.1:
+        return with_noise(link, u[29:35])
+    return as_wifi(link, u[29:36]) if u[28] < 0.14 else link
 
 
 _CROWDS = ((0.6, 1, 1), (0.18, 2, 2), (0.12, 3, 4), (0.06, 5, 8), (0.04, 9, MOST_AGENTS))
