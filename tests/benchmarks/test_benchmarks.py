@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,43 @@ def _measured(tmp_path: Path, words: str, *more: str) -> Any:
     target = tmp_path / "figures.json"
     assert _bench(words, *more, "--json", str(target)) == 0
     return json.loads(target.read_text())
+
+
+def test_the_simulator_beside_the_reference(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrlcc.cli.output._QUIET_S", 0.0)
+    rows = _measured(tmp_path, "sim --envs 1 --steps 1 --repeats 1")["links"]
+    assert len(rows) == 3
+    for row in rows.values():
+        assert row["times_reference"] == row["reference_ns_per_packet"] / row["ns_per_packet"] > 1.0
+    out, err = capfd.readouterr()
+    assert out.count("ns/packet") == 2 * len(rows)
+    assert "measuring trace, about " in err
+
+
+def test_one_environment_beside_many(tmp_path: Path) -> None:
+    found = _measured(tmp_path, "env --envs 16 --seconds 0.1")
+    assert found["num_envs"] == 16
+    assert found["many"] == pytest.approx(found["ratio"] * found["one"])
+    assert found["ratio"] > 1.0  # by far: one call steps them all
+
+
+@pytest.mark.long
+def test_recurrent_layers_and_others_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "benchmarks.bench_train.recipe", lambda name: replace(recipe(name), num_envs=100)
+    )
+    found = _measured(tmp_path, "train --seconds 0.1")
+    assert found.keys() == {"ppo_lstm", "ppo_mingru", "ppo_mlp", "dagger_mlp"}
+    assert found["ppo_lstm"]["ratio"] == 1.0
+    for row in found.values():
+        assert row["updates"] >= 3
+        assert row["env_steps_per_second"] > 0
+        shares = [value for key, value in row.items() if key.startswith("share_")]
+        assert 0.9 < sum(shares) < 1.01
 
 
 @pytest.mark.long
@@ -143,6 +181,7 @@ def test_a_cluster_of_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ("sim --steps x", "whole number"),
         ("scaling --rounds 1 --processes 1", "--processes 1: expected a count from 2 to 64"),
         ("scaling --rounds 1 --processes 2,x", "'2,x': expected different whole numbers"),
         (f"{SCALING} --slow 0.5", "'0.5' is not a number from 1 to 100"),

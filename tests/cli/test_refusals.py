@@ -147,7 +147,6 @@ REFUSED = [
     ("check link /dev/zero --trace cellular:1", "no regular file"),
     ("trace cellular:1", "--out"),
     ("check link none --trace cellular:1", "cannot be read"),
-    ("bench sim --steps x", "whole number"),
     ("list recipe", "invalid choice"),
     ("TRAIN network.kind=mlp network.post_hidden=9", "network.post_hidden is 9: expected 0"),
     ("TRAIN network.kind=lstm network.post_hidden=99999", "expected 0 to 16384"),
