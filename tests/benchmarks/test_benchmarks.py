@@ -11,11 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import COMMANDS
+from benchmarks.bench_parity import agree, intervals, learning_curves
 from benchmarks.exchange import measure_exchange, project
 from distrlcc.cli.main import main
+from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from tests.hosts import rank_processes, wait_until
@@ -103,6 +106,16 @@ def test_scaling_and_a_slow_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_two_processes_have_the_learning_curves_of_one() -> None:
+    config = override(recipe("quickstart"), SMALL.split())
+    one, several = learning_curves(config, 2, 8, seeds=range(2))
+    assert one.shape == several.shape == (2, 4)
+    assert not np.array_equal(one[0], one[1])  # other seeds, other links
+    assert agree(intervals(one), intervals(several)), (one, several)
+    assert not agree(intervals(one), intervals(several + 10.0))
+
+
+@pytest.mark.long
 @pytest.mark.net
 def test_an_exchange_between_hosts() -> None:
     try:
@@ -182,6 +195,7 @@ def test_a_cluster_of_hosts(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ("sim --steps x", "whole number"),
+        ("parity --seeds 1", "from 2 to 100"),
         ("scaling --rounds 1 --processes 1", "--processes 1: expected a count from 2 to 64"),
         ("scaling --rounds 1 --processes 2,x", "'2,x': expected different whole numbers"),
         (f"{SCALING} --slow 0.5", "'0.5' is not a number from 1 to 100"),

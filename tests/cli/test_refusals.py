@@ -107,7 +107,6 @@ REFUSED = [
     ("collect --expert cubic --out d", "no --expert: name the expert first"),
     ("evaluate --links 1 --out=", "--out: it is empty; expected a path"),
     ("train quickstart --set env.reward=./mine.py:reward", "keys of its own, as env.reward.name"),
-    ("check parity --seeds 1", "--seeds 1: of one seed there is no interval"),
     ("evaluate --links 1 --json /proc/x", "cannot write"),
     ("train quickstart --interface lo", "--interface needs --processes"),
     ("TRAIN nothing.of.the.kind=1", "more; 'distrlcc train RECIPE --print-config' shows all)"),
