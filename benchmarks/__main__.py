@@ -7,6 +7,10 @@ import sys
 from distrlcc.cli.main import main
 
 COMMANDS = {
+    "sim": "ns per packet and steps per second of the simulator, beside the reference",
+    "env": "steps per second of Gymnasium's environments, one and many",
+    "train": "training speed and where the time goes",
+    "parity": "learning curves of several processes, and of one",
     "scaling": "training speed on several processes, and with a slow one",
     "engines": "threads, torch RPC and Ray: start-up, calls, segments, weights",
     "actors": "what workers deliver to a trainer",

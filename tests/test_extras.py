@@ -45,8 +45,6 @@ ANYTHING_ELSE = {
     "tune pbt quickstart --mutate ppo.lr=loguniform:1e-5:1e-2": "(extra 'train')",
     "cluster start --listen 127.0.0.1": "ray is not installed (extra 'ray'): pip install ",
     "check parity": "(extra 'train')",
-    "bench train": "(extra 'train')",
-    "bench env": "(extra 'train')",
     "results": "jinja2 is not installed (extra 'report'): pip install ",
     "evaluate --out report": "jinja2 is not installed (extra 'report')",
     "fairness --out report": "jinja2 is not installed (extra 'report')",

@@ -29,7 +29,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError, PolicyFileError, in_python, reading
 from distrlcc.extras import naming_extras
 from distrlcc.policy.policy_file import PolicyFile, save_policy
-from distrlcc.policy.spec import PolicySpec, expected_shapes
+from distrlcc.policy.spec import expected_shapes
 
 with naming_extras():
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -37,6 +37,8 @@ with naming_extras():
     from stable_baselines3.common.vec_env import VecEnv
 
     from distrlcc.env.vector import make_vector_env
+    from distrlcc.runs.run_config import ImitateConfig, NetworkConfig
+    from distrlcc.runs.source import spaces_of, spec_in
 
 _MOST_BYTES = 1 << 28
 _KNOWN = "mlp_extractor.", "action_net.", "value_net.", "log_std"
@@ -193,21 +195,9 @@ def converted(
             "A2C's; train one of those"
         )
     probe = make_vector_env(config.unit, config)
-    space = probe.single_action_space
     hidden = tuple(len(arrays[f"{prefix}{layer}.bias"]) for layer in layers)
-    spec = PolicySpec(
-        observation=config.observation,
-        observation_size=probe.batch.observation_size,
-        action=config.action,
-        action_kind="discrete" if hasattr(space, "n") else "continuous",
-        action_size=len(arrays["action_net.bias"]),
-        hidden=hidden,
-        activation="relu" if activation == "relu" else "tanh",
-        step_ms=config.step_ms,
-        interval_rtts=config.interval_rtts or None,
-        pacing=config.pacing,
-        guard=config.guard,
-    )
+    network = NetworkConfig(hidden=hidden, activation="relu" if activation == "relu" else "tanh")
+    spec = spec_in(spaces_of(probe), ImitateConfig(env=config, network=network))
     probe.close()
     own: dict[str, NDArray[Any]] = {}
     names = {f"trunk.{k}": f"{prefix}{layer}" for k, layer in enumerate(layers)}

@@ -7,14 +7,18 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import COMMANDS
+from benchmarks.bench_parity import agree, intervals, learning_curves
 from benchmarks.exchange import measure_exchange, project
 from distrlcc.cli.main import main
+from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from tests.hosts import rank_processes, wait_until
@@ -35,6 +39,43 @@ def _measured(tmp_path: Path, words: str, *more: str) -> Any:
     target = tmp_path / "figures.json"
     assert _bench(words, *more, "--json", str(target)) == 0
     return json.loads(target.read_text())
+
+
+def test_the_simulator_beside_the_reference(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrlcc.cli.output._QUIET_S", 0.0)
+    rows = _measured(tmp_path, "sim --envs 1 --steps 1 --repeats 1")["links"]
+    assert len(rows) == 3
+    for row in rows.values():
+        assert row["times_reference"] == row["reference_ns_per_packet"] / row["ns_per_packet"] > 0
+    out, err = capfd.readouterr()
+    assert out.count("ns/packet") == 2 * len(rows)
+    assert "measuring trace, about " in err
+
+
+def test_one_environment_beside_many(tmp_path: Path) -> None:
+    found = _measured(tmp_path, "env --envs 16 --seconds 0.1")
+    assert found["num_envs"] == 16
+    assert found["many"] == pytest.approx(found["ratio"] * found["one"])
+    assert found["ratio"] > 1.0  # by far: one call steps them all
+
+
+@pytest.mark.long
+def test_recurrent_layers_and_others_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "benchmarks.bench_train.recipe", lambda name: replace(recipe(name), num_envs=100)
+    )
+    found = _measured(tmp_path, "train --seconds 0.1")
+    assert found.keys() == {"ppo_lstm", "ppo_mingru", "ppo_mlp", "dagger_mlp"}
+    assert found["ppo_lstm"]["ratio"] == 1.0
+    for row in found.values():
+        assert row["updates"] >= 3
+        assert row["env_steps_per_second"] > 0
+        shares = [value for key, value in row.items() if key.startswith("share_")]
+        assert 0.9 < sum(shares) < 1.01
 
 
 @pytest.mark.long
@@ -62,6 +103,16 @@ def test_scaling_and_a_slow_process(tmp_path: Path) -> None:
     gain, low, high = slow["reward_gain"]
     assert gain == pytest.approx(slow["reward_with"] - slow["reward_without"])
     assert low <= gain <= high
+
+
+@pytest.mark.long
+def test_two_processes_have_the_learning_curves_of_one() -> None:
+    config = override(recipe("quickstart"), SMALL.split())
+    one, several = learning_curves(config, 2, 8, seeds=range(2))
+    assert one.shape == several.shape == (2, 4)
+    assert not np.array_equal(one[0], one[1])  # other seeds, other links
+    assert agree(intervals(one), intervals(several)), (one, several)
+    assert not agree(intervals(one), intervals(several + 10.0))
 
 
 @pytest.mark.long
@@ -143,6 +194,8 @@ def test_a_cluster_of_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ("sim --steps x", "whole number"),
+        ("parity --seeds 1", "from 2 to 100"),
         ("scaling --rounds 1 --processes 1", "--processes 1: expected a count from 2 to 64"),
         ("scaling --rounds 1 --processes 2,x", "'2,x': expected different whole numbers"),
         (f"{SCALING} --slow 0.5", "'0.5' is not a number from 1 to 100"),

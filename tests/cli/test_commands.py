@@ -46,24 +46,6 @@ def test_one_is_the_policy_where_none_is_named() -> None:
     assert json.loads(Path("c.json").read_text())["schemes"].keys() == {"cubic"}
 
 
-@pytest.mark.long
-def test_the_bench_trains_recurrent_layers_and_others_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "distrlcc.cli.bench.recipe", lambda name: replace(recipe(name), num_envs=100)
-    )
-    assert main(["bench", "train", "--seconds", "0.1", "--json", "train.json"]) == 0
-    found = json.loads(Path("train.json").read_text())
-    assert found.keys() == {"ppo_lstm", "ppo_mingru", "ppo_mlp", "dagger_mlp"}
-    assert found["ppo_lstm"]["ratio"] == 1.0
-    for row in found.values():
-        assert row["updates"] >= 3
-        assert row["env_steps_per_second"] > 0
-        shares = [value for key, value in row.items() if key.startswith("share_")]
-        assert 0.9 < sum(shares) < 1.01
-
-
 def test_recovery_writes_its_figures() -> None:
     assert main(["recovery", "--against", "oracle,cubic", "--links", "2", "--json", "r.json"]) == 0
     found = json.loads(Path("r.json").read_text())
@@ -92,7 +74,6 @@ def test_what_takes_long_says_how_long_is_left(
     [
         ("evaluate --against cubic --links 2 --seeds 1", r"evaluating cubic on 2 links"),
         ("check sim --scenarios 2", r"comparing 2 scenarios"),
-        ("bench sim --envs 1 --steps 1 --repeats 1", r"measuring trace"),
     ],
 )
 def test_a_command_shows_the_time_left_of_what_it_does(

@@ -41,16 +41,6 @@ def test_gymnasium_makes_our_vector_environment() -> None:
     env.close()
 
 
-def test_the_bench_measures_one_environment_beside_many(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "env", "--envs", "16", "--seconds", "0.1", "--json", "-"]) == 0
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert "measuring for 0.1 s ..." in err
-    assert found["num_envs"] == 16
-    assert found["many"] == pytest.approx(found["ratio"] * found["one"])
-    assert found["ratio"] > 1.0  # by far: one call steps them all
-
-
 def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     tmp_path: Path, receiver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,11 +20,10 @@ from benchmarks.verdict import row_faults
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
-from distrlcc.evaluation.bootstrap import agree, curve_intervals
 from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
-from distrlcc.parallel.parity import check_parity, learning_curves
+from distrlcc.parallel.parity import check_parity
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
@@ -311,13 +310,3 @@ def test_two_processes_learn_what_one_learns(case: str) -> None:
     parity = check_parity(config, 2)
     assert parity.holds, parity
     assert max(parity.weights, *parity.metrics.values()) < 1e-4
-
-
-@pytest.mark.long
-def test_two_processes_have_the_learning_curves_of_one() -> None:
-    config = override(recipe("quickstart"), list(PPO))
-    one, several = learning_curves(config, 2, 8, seeds=range(2))
-    assert one.shape == several.shape == (2, 4)
-    assert not np.array_equal(one[0], one[1])  # other seeds, other links
-    assert agree(curve_intervals(one), curve_intervals(several)), (one, several)
-    assert not agree(curve_intervals(one), curve_intervals(several + 10.0))

@@ -96,9 +96,6 @@ def add_parity(parser: Parser) -> None:
     add("recipe RECIPE", default="quickstart", nargs="?")
     add("--processes N", "", whole(2, 64), 2)
     add("--updates U", "", whole(1, 10**6), 3)
-    text = "seeds whose learning curves are compared as well, two or more; 0: none (default: 3)"
-    add("--seeds S", text, whole(0, 100), 3)
-    add("--curve-updates U", "updates of a learning curve", whole(4, 10**6), 40)
     add_assignments(parser, "configuration")
 
 
@@ -108,13 +105,9 @@ def run_parity(args: Namespace) -> int:
     distrlcc check parity --processes 2
     """
     from distrlcc.config import override
-    from distrlcc.errors import ConfigError
-    from distrlcc.evaluation.bootstrap import agree, curve_intervals
-    from distrlcc.parallel.parity import TOLERANCE, check_parity, learning_curves
+    from distrlcc.parallel.parity import TOLERANCE, check_parity
     from distrlcc.recipes.registry import recipe
 
-    if args.seeds == 1:
-        raise ConfigError("--seeds 1: of one seed there is no interval; expected 2 or more, or 0")
     config = override(recipe(args.recipe), args.assignments)
     note(f"training {args.updates} updates in one process and in {args.processes} ...")
     parity = check_parity(config, args.processes, args.updates)
@@ -125,19 +118,4 @@ def run_parity(args: Namespace) -> int:
         print(f"  {name + ', relative difference':<32} {difference:.1e}")
     print(f"  ranks' weights equal bit for bit {'yes' if parity.ranks_equal else 'NO'}")
     print("the same" if parity.holds else f"NOT the same (bound {TOLERANCE:.0e})")
-    if not parity.holds or not args.seeds:
-        return 0 if parity.holds else 1
-    work = f"{args.curve_updates} updates in one process and in {args.processes}"
-    seeds = Countdown(
-        range(config.seed, config.seed + args.seeds),
-        lambda seed: f"training seed {seed}, {work}",
-    )
-    found = learning_curves(config, args.processes, args.curve_updates, seeds)
-    curves = [curve_intervals(each) for each in found]
-    print(f"reward per step over {args.curve_updates} updates, {args.seeds} seeds, 95% intervals:")
-    for quarter, (one, several) in enumerate(zip(*curves, strict=True), 1):
-        shown = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in (one, several))
-        print(f"  quarter {quarter}: {'  '.join(shown)}")
-    within = agree(*curves)
-    print(f"learning curves {'' if within else 'NOT '}within each other's interval")
-    return 0 if within else 1
+    return 0 if parity.holds else 1

@@ -55,7 +55,6 @@ SECTIONS = {
         "policies": "list the policies that come with the package",
         "trace": "write a generated trace to a file",
         "check": "check the simulator, the link model, learning, or code of yours",
-        "bench": "measure the speed of simulator, environments or training",
         "completion": "print a script that completes commands and flags in a shell",
     },
 }
@@ -66,11 +65,6 @@ GROUPS = {
         "link": "link model against a log that mahimahi wrote",
         "parity": "several processes against one",
         "plugin": "code of yours against the contract of its kind",
-    },
-    "bench": {
-        "sim": "ns per packet and steps per second, beside the reference",
-        "env": "steps per second of Gymnasium's environments, one and many",
-        "train": "training speed and where the time goes",
     },
     "tune": {
         "pbt": "a population whose worst members copy the best and change their values",

@@ -24,6 +24,7 @@ from distrlcc.cli.run_arguments import (
     add_run_arguments,
     group_options,
     read_nodes,
+    refuse,
     run_config,
     run_options,
 )
@@ -36,10 +37,10 @@ from distrlcc.runs.run_directory import RunDirectory
 _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
 _ONLY = {
-    _DECENTRALIZED: ["processes", "no_elastic", "restarts", "resume", "debug"],
-    _ACTORS: ["load", "nodes", "envs_per_worker", "max_lag", "wait_workers", "tun"],
+    _DECENTRALIZED: "--processes --no-elastic --restarts --resume --debug",
+    _ACTORS: "--load --nodes --envs-per-worker --max-lag --wait-workers --tun",
 }
-"""The arguments that only one topology has."""
+"""The flags that only one topology has."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -78,12 +79,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
     other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
-    for name in _ONLY[other]:
-        value = getattr(args, name)
-        if value is not None and value is not False and (name, value) != ("restarts", 0):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is for --topology {other}, and this is {args.topology}"
-            )
+    refuse(args, _ONLY[other], f"is for --topology {other}, and this is {args.topology}")
     port = args.port or _PORTS[args.topology]
     node = Node(args.node_index, args.node_num, args.ip, port, _guard(args))
     return _decentralized(args, node) if args.topology == _DECENTRALIZED else _actors(args, node)

@@ -60,6 +60,13 @@ def add_group_arguments(parser: Parser) -> None:
     add("--debug", text, bool, key=every, action="store_const", const=1)
 
 
+def refuse(args: Namespace, flags: str, why: str) -> None:
+    """Refuse flags, parted by spaces, that were given."""
+    for flag in flags.split():
+        if flag in args.flags:
+            raise ConfigError(f"{flag} {why}")
+
+
 def run_config(args: Namespace) -> RunConfig:
     """Return the configuration that the arguments say."""
     settings = assignments(args)

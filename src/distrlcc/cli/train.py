@@ -21,6 +21,7 @@ from distrlcc.cli.run_arguments import (
     add_run_arguments,
     group_options,
     read_nodes,
+    refuse,
     run_config,
     run_options,
 )
@@ -36,8 +37,11 @@ _AMOUNTS = {
     "--learner-cpus C": "cores of each learner (default: 1, or an equal share)",
     "--learner-gpus G": "GPUs of each learner, at most 1",
 }
-_OF_ACTORS = ("nodes", "workers", "worker_cpus", "worker_gpus", "worker_resource")
-_OF_LEARNERS = ("max_workers", "learner_cpus", "learner_gpus", "learner_resource", "strategy")
+_OF_ACTORS = "--nodes --workers --worker-cpus --worker-gpus --worker-resource"
+_OF_RAY = (
+    f"--address --topology {_OF_ACTORS} --max-workers --learner-cpus --learner-gpus "
+    "--learner-resource --strategy"
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -95,7 +99,7 @@ def run(args: Namespace) -> int:
     from distrlcc.parallel.start import run_under_torchrun, start_node, train_alone
     from distrlcc.runs.run_state import env_run
 
-    _refuse(args, ("address", "topology", *_OF_ACTORS, *_OF_LEARNERS), "needs --engine ray")
+    refuse(args, _OF_RAY, "needs --engine ray")
     if torchrun:
         return run_under_torchrun(config, run_options(args), group_options(args))
     if args.processes > 1 or args.gpu >= 0 or args.restarts:
@@ -116,13 +120,7 @@ def _on_ray(config: RunConfig, args: Namespace) -> int:
             flag = "--no-elastic" if args.no_elastic else "--interface"
             raise ConfigError(f"{flag} is for decentralized runs; Ray has the workers here")
         return train_actors_on_ray(config, run_options(args), on, restarts=args.restarts)
-    _refuse(args, _OF_ACTORS, "needs --topology actor-learner; ranks have --processes")
+    refuse(args, _OF_ACTORS, "needs --topology actor-learner; ranks have --processes")
     return train_ranks_on_ray(
         config, run_options(args), group_options(args), on, processes=args.processes
     )
-
-
-def _refuse(args: Namespace, names: tuple[str, ...], why: str) -> None:
-    for name in names:
-        if getattr(args, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} {why}")

@@ -43,19 +43,6 @@ def link_intervals(values: FloatArray) -> FloatArray:
     return _intervals(rows, RESAMPLES // 2).reshape(*values.shape[:2], 3)
 
 
-def curve_intervals(curves: FloatArray) -> FloatArray:
-    """Return mean, low and high over S seeds of curves in Q parts, ``[S, Q]``: ``[Q, 3]``."""
-    return mean_intervals(curves.T[:, None, :])
-
-
-def agree(one: FloatArray, other: FloatArray) -> bool:
-    """Return whether each one's means, of ``[Q, 3]``, lie within the other's intervals."""
-    return all(
-        bool(((b[:, 1] <= a[:, 0]) & (a[:, 0] <= b[:, 2])).all())
-        for a, b in ((one, other), (other, one))
-    )
-
-
 def _intervals(units: FloatArray, resamples: int) -> FloatArray:
     """Bootstrap the mean of each row of ``units [R, U]``; returns ``[R, 3]``."""
     count = units.shape[1]

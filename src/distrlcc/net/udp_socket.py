@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from distrlcc.errors import LinkError
+from distrlcc.errors import LinkError, reading
 from distrlcc.transport.handshake import Address
 
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
@@ -187,11 +187,8 @@ def resolve(text: str, what: str, default_port: int | None = None) -> Address:
     number = int(port) if port else default_port
     if not host or number is None or number > 65535:
         raise LinkError(f"{what} {text!r}: expected HOST:PORT, such as 10.0.0.1:4730 or [::1]:4730")
-    try:
+    with reading(LinkError, f"{what} {text!r}: {host} is unknown"):
         found = socket.getaddrinfo(host, number, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise LinkError(f"{what} {text!r}: {host} is unknown ({reason})") from None
     # IPv4 first, as that is what a receiver listens on by default.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     address: Address = found[0][4]

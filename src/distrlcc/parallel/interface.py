@@ -13,7 +13,7 @@ from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, reading
 
 _NET = Path("/sys/class/net")
 _SIOCGIFCONF, _ENTRY_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq where pointers have 64 bits
@@ -54,13 +54,9 @@ def resolve(host: str) -> str:
     Raises:
         ConfigError: It has none.
     """
-    try:
+    remedy = "; give an address such as 10.0.0.1"
+    with reading(ConfigError, f"{host!r} has no IPv4 address", remedy):
         return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
-    except (OSError, ValueError) as error:  # ValueError: no host is named like this
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"{host!r} has no IPv4 address ({reason}); give an address such as 10.0.0.1"
-        ) from None
 
 
 def interface_towards(host: str, name: str = "") -> Interface:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ class Parity:
 
 def check_parity(config: RunConfig, processes: int, updates: int = 3) -> Parity:
     """Train some updates in one process and in several, from the same seeds."""
-    (one,), together = (_learn(config, updates, count) for count in (1, processes))
+    (one,), together = (learn(config, updates, count) for count in (1, processes))
     first, *others = together
     # Did all environments see the same actions?
     same = np.mean(np.concatenate([rank.actions for rank in together], axis=2) == one.actions)
@@ -84,25 +83,8 @@ def _difference(found: Any, expected: Any) -> float:
     return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-3))
 
 
-def learning_curves(
-    config: RunConfig, processes: int, updates: int, seeds: Iterable[int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Train longer, from several seeds, in one process and in several.
-
-    Returns:
-        Of one and of several the mean reward per step in each quarter of the updates, ``[S, 4]``.
-    """
-    curves: list[list[NDArray[np.float64]]] = [[], []]
-    for seed in seeds:
-        seeded = replace(config, seed=seed)
-        for curve, count in zip(curves, (1, processes), strict=True):
-            sums = np.sum([one.rewards for one in _learn(seeded, updates, count)], axis=0)
-            quarters = np.array_split(sums, 4)
-            curve.append(np.array([part[:, 0].sum() / part[:, 1].sum() for part in quarters]))
-    return np.array(curves[0]), np.array(curves[1])
-
-
-def _learn(config: RunConfig, updates: int, processes: int) -> list[Learned]:
+def learn(config: RunConfig, updates: int, processes: int) -> list[Learned]:
+    """Train some updates in so many processes; return what each learned."""
     specs = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
     return Launcher(learn_rank, (config, updates), specs).run().measured()
 

@@ -1,11 +1,14 @@
-"""Speed of the kernel on three links, beside the reference in the same run."""
+"""Measure the simulator on one core: the kernel on three links, beside the reference."""
 
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any
 
+from distrlcc.cli.output import Countdown, add_json, emit_json
+from distrlcc.cli.parser import Parser, whole
 from distrlcc.control.state import CWND
 from distrlcc.sim import layout as col
 from distrlcc.sim.reference import Reference
@@ -20,6 +23,30 @@ LINKS: dict[str, tuple[Link, float]] = {
     "trace": (Link(trace="poisson:12:0", delay_ms=20, queue_packets=80), 60.0),
 }
 """Link and window (about 1 BDP) of each measurement."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments."""
+    add_json(parser, "the figures")
+    parser.add("--envs", "environments", whole(1), 256)
+    parser.add("--steps", "steps of 10 ms", whole(1), 500)
+    parser.add("--repeats", "best of so many", whole(1), 5)
+
+
+def run(args: Namespace) -> int:
+    """Measure, and print a line for each link."""
+    links = Countdown(tuple(LINKS), lambda name: f"measuring {name}")
+    result = bench(args.envs, args.steps, args.repeats, links)
+    if args.json != "-":
+        for name, row in result["links"].items():
+            print(
+                f"{name}: {row['ns_per_packet']:.1f} ns/packet, "
+                f"{row['env_steps_per_second'] / 1e6:.2f} M env-steps/s, "
+                f"reference {row['reference_ns_per_packet']:.0f} ns/packet "
+                f"({row['times_reference']:.0f} times)"
+            )
+    emit_json(args.json, result)
+    return 0
 
 
 def bench(
