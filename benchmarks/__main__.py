@@ -10,7 +10,7 @@ COMMANDS = {
     "sim": "ns per packet and steps per second of the simulator, beside the reference",
     "env": "steps per second of Gymnasium's environments, one and many",
     "train": "training speed and where the time goes",
-    "parity": "learning curves of several processes, and of one",
+    "parity": "what several processes learn, beside one",
     "scaling": "training speed on several processes, and with a slow one",
     "engines": "threads, torch RPC and Ray: start-up, calls, segments, weights",
     "actors": "what workers deliver to a trainer",

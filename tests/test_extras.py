@@ -44,7 +44,6 @@ ANYTHING_ELSE = {
     "node --node-index 0 --node-num 1 --ip 127.0.0.1": "(extra 'train')",
     "tune pbt quickstart --mutate ppo.lr=loguniform:1e-5:1e-2": "(extra 'train')",
     "cluster start --listen 127.0.0.1": "ray is not installed (extra 'ray'): pip install ",
-    "check parity": "(extra 'train')",
     "results": "jinja2 is not installed (extra 'report'): pip install ",
     "evaluate --out report": "jinja2 is not installed (extra 'report')",
     "fairness --out report": "jinja2 is not installed (extra 'report')",

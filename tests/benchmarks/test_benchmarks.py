@@ -195,7 +195,8 @@ def test_a_cluster_of_hosts(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ("sim --steps x", "whole number"),
-        ("parity --seeds 1", "from 2 to 100"),
+        ("parity --seeds 1", "--seeds 1: of one seed there is no interval"),
+        ("parity --processes 1", "from 2 to 64"),
         ("scaling --rounds 1 --processes 1", "--processes 1: expected a count from 2 to 64"),
         ("scaling --rounds 1 --processes 2,x", "'2,x': expected different whole numbers"),
         (f"{SCALING} --slow 0.5", "'0.5' is not a number from 1 to 100"),
@@ -231,9 +232,9 @@ def test_ctrl_c_is_one_line(capfd: pytest.CaptureFixture[str], command: str) -> 
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    parity = f"check parity --updates 1000000 {SETTINGS}"
+    parity = f"parity --updates 1000000 {SETTINGS}"
     many = f"scaling --processes 2 --rounds 1000 {SETTINGS}"
-    code = _bench(many) if scaling else main(parity.split())
+    code = _bench(many if scaling else parity)
     thread.join()
     assert code == 130
     out, err = capfd.readouterr()

@@ -185,7 +185,6 @@ REFUSED = [
     ("LOCAL quickstart --set distributed.timeout_s=0", "expected 0.5 to 3600"),
     ("NODE --node-index 1 --ip 127.0.0.1 --resume --out r", "--resume is for node 0 alone"),
     ("train quickstart --processes 2 --gpu 300", "--gpu 300"),
-    ("check parity --processes 1", "from 2 to 64"),
     # of actors and their trainer
     (
         "node indigo --node-index 0 --ip 127.0.0.1 --node-num 5",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import COMMANDS
 from distrlcc.cli.main import main
 from distrlcc.plugins import short
 from distrlcc.policy.policy_file import load_policy
@@ -155,8 +156,8 @@ def test_several_processes_train_with_users_code(plugins: Path, tmp_path: Path) 
 
 def test_a_learner_learns_the_same_on_two_ranks(plugins: Path) -> None:
     learner = CASES["learner"].format(plugins)
-    words = ["check", "parity", "quickstart", "--set", learner, "num_envs=32"]
-    assert main(words) == 0
+    words = ["parity", "quickstart", "--seeds", "0", "--set", learner, "num_envs=32"]
+    assert main(words, "bench", COMMANDS, "benchmarks.bench_") == 0
 
 
 @pytest.mark.parametrize(

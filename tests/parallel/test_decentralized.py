@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.bench_parity import check_parity
 from benchmarks.verdict import row_faults
 from distrlcc.cli import main as cli
 from distrlcc.config import override
@@ -23,7 +24,6 @@ from distrlcc.errors import GroupError
 from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
-from distrlcc.parallel.parity import check_parity
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy

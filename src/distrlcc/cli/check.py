@@ -1,4 +1,4 @@
-"""Check the simulator, the link model, distributed learning and code of a user's."""
+"""Check the simulator, the link model and code of a user's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.output import Countdown, note
+from distrlcc.cli.output import Countdown
 from distrlcc.cli.parser import Parser, whole
-from distrlcc.cli.run_arguments import add_assignments
 
 
 def add_sim(parser: Parser) -> None:
@@ -89,33 +88,3 @@ def _check_plugin(args: Namespace) -> tuple[int, str]:
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         return 1, f"{kind or 'plugin'} {args.reference}: {' '.join(why.split())}"
     return 0, f"{kind} {args.reference}: ok; {figure}"
-
-
-def add_parity(parser: Parser) -> None:
-    add = parser.add
-    add("recipe RECIPE", default="quickstart", nargs="?")
-    add("--processes N", "", whole(2, 64), 2)
-    add("--updates U", "", whole(1, 10**6), 3)
-    add_assignments(parser, "configuration")
-
-
-def run_parity(args: Namespace) -> int:
-    """Check that several processes learn what one process learns, from the same seeds.
-
-    distrlcc check parity --processes 2
-    """
-    from distrlcc.config import override
-    from distrlcc.parallel.parity import TOLERANCE, check_parity
-    from distrlcc.recipes.registry import recipe
-
-    config = override(recipe(args.recipe), args.assignments)
-    note(f"training {args.updates} updates in one process and in {args.processes} ...")
-    parity = check_parity(config, args.processes, args.updates)
-    print(f"after {args.updates} updates, {args.processes} processes beside one:")
-    print(f"  actions that are the same        {parity.same_actions:.6%}")
-    print(f"  weights, relative difference     {parity.weights:.1e}")
-    for name, difference in parity.metrics.items():
-        print(f"  {name + ', relative difference':<32} {difference:.1e}")
-    print(f"  ranks' weights equal bit for bit {'yes' if parity.ranks_equal else 'NO'}")
-    print("the same" if parity.holds else f"NOT the same (bound {TOLERANCE:.0e})")
-    return 0 if parity.holds else 1

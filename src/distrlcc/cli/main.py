@@ -54,7 +54,7 @@ SECTIONS = {
         "list": "list recipes, policies, suites, schemes, observations, actions, rewards, networks",
         "policies": "list the policies that come with the package",
         "trace": "write a generated trace to a file",
-        "check": "check the simulator, the link model, learning, or code of yours",
+        "check": "check the simulator, the link model, or code of yours",
         "completion": "print a script that completes commands and flags in a shell",
     },
 }
@@ -63,7 +63,6 @@ GROUPS = {
     "check": {
         "sim": "kernel against reference on random scenarios",
         "link": "link model against a log that mahimahi wrote",
-        "parity": "several processes against one",
         "plugin": "code of yours against the contract of its kind",
     },
     "tune": {
