@@ -28,7 +28,7 @@ TIMES = ("duration", "rtt_sum", "rtt_last", "rtt_min", "min_rtt")
 def test_indigos_actions_are_its_five_and_windows_stay_in_bounds() -> None:
     windows, _ = ACTIONS["indigo"].apply(np.arange(5), np.full(5, 100.0), np.zeros(5))
     assert windows.tolist() == [50, 90, 100, 110, 200]
-    ends = ACTIONS["multiplicative"].apply(np.array([0, 5]), np.array([2.5, 7000.0]), np.zeros(2))
+    ends = ACTIONS["multiplicative"].apply(np.array([0, 5]), np.array([2.5, 30_000.0]), np.zeros(2))
     assert ends[0].tolist() == [MIN_CWND, MAX_CWND]
 
 

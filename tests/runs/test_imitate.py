@@ -217,7 +217,7 @@ def test_a_run_goes_on_with_its_own_data_only(oracle: Path, tmp_path: Path) -> N
 def test_two_ranks_learn_what_one_does(oracle: Path, tmp_path: Path, kind: str) -> None:
     """99 sequences, some shorter; the last minibatch of the second rank is empty."""
     odd = f"imitation.sequence_length=7 imitation.minibatch_size=98 network.kind={kind}"
-    keys = ("--epochs", 3, "--set", *SMALL, *odd.split())
+    keys = ("--epochs", 3, "--set", *SMALL[:3], *odd.split())
     _imitate(oracle, tmp_path / "one", *keys)
     _imitate(oracle, tmp_path / "two", "--processes", 2, *keys)
     one, two = (tmp_path / name for name in ("one", "two"))

@@ -25,6 +25,7 @@ from distrlcc.tune import ray_tune
 from distrlcc.tune.outcome import POLICY, write_outcome
 from distrlcc.tune.report import Report, Segment
 from distrlcc.tune.tune_config import PBTConfig, TuneConfig, steps_per_update
+from tests.hosts import wait_until
 
 UPDATES, SECONDS = 12, 0.15
 INTERVALS = {"update": 2.0, "steps": 200.0, "training_iteration": 2.0, "time_total_s": 0.4}
@@ -42,6 +43,9 @@ def member_process(config: TuneConfig, folder: str, end: str) -> Any:
             update = state["update"]
             with (Path(folder) / "restored").open("a") as file:
                 file.write(f"{number} {state['member']} {update}\n")
+        # They begin together, however long a busy host takes to start one of them.
+        (Path(folder) / f"begun-{number}").touch()
+        wait_until((Path(folder) / f"begun-{1 - number}").exists, 120.0, "the other member")
         while update < UPDATES:
             time.sleep(SECONDS if number else 3 * SECONDS)
             update += 1

@@ -233,7 +233,8 @@ def _noise(s: Any, seen: Any, path: float, recent: float, elements: Any) -> None
     if acked > 0.0:
         rtt = mean_rtt(acked, rtt_sum, recent)
         s[MEAN] = _smoothed(s[MEAN], rtt, min(duration / recent, 1.0))
-        s[WANDER] += (abs(math.log(rtt / s[MEAN])) - s[WANDER]) / 16
+        away = abs(math.log(max(rtt, LEAST_PATH) / max(s[MEAN], LEAST_PATH)))
+        s[WANDER] += (away - s[WANDER]) / 16
     calm = _windowed_least(s, CALM_WINDOW, seen, WINDOW_S, s[MEAN])
     calm = max(calm, path) if math.isfinite(calm) else path
     cwnd = max(cwnd, 1.0)

@@ -48,6 +48,7 @@ SPACES = {
     "scale-free": 14,
     "scale-free-recent": 23,
     "scale-free-spread": 28,
+    "scale-free-noise": 33,
     "indigo": 4,
     "indigo-min-rtt": 5,
     "aurora": 30,
@@ -79,7 +80,7 @@ POLICY = _struct(
     (LAYER, "layers", MAX_LAYERS),
     ("<i8", "biases", MAX_BIASES),
     ("<u4", "weights", MAX_WEIGHTS + MAX_COLUMNS),
-    ("<u8", "none", 4),
+    ("<u8", "none", 5),
 )
 CONTROL_TYPE = _struct(
     ("<u4", "generation operations policies stats"),
@@ -114,8 +115,9 @@ CONNECTION = _struct(
     (INTERVAL, "now"),
     ("<u8", "start idle age window least least_before"),
     ("<u8", "recent_window recent_least recent_least_before"),
+    ("<u8", "calm_window calm_least calm_least_before"),
     ("<i8", "delay slow_delay fast slow top loss quick cwnd_fast cwnd_slow rtt"),
-    ("<i8", "floor quantile spread slow_spread lately cwnd rate answer"),
+    ("<i8", "floor quantile spread slow_spread mean wander lately cwnd rate answer"),
     ("<u4", "generation action delivered sent lost state limited step heard srtt"),
     (GUARD, "guard"),
     ("<i8", "observation", MAX_INPUTS),

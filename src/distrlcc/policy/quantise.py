@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.control.state import MIN_CWND
+from distrlcc.control.state import MAX_CWND, MIN_CWND
 from distrlcc.control.windows import GROWTH
 from distrlcc.errors import PolicyFileError
 from distrlcc.plugins import is_reference, short
@@ -27,9 +27,6 @@ PACING, GUARD_LOSS = 1.25, 0.05
 GUARD_ROUNDS, FLOOR, CROWD = 2, 4, 128
 """Round trips in a row above the guard's bound; least window, packets, since of fewer some wait for
 the receiver's timer; busy connections from which on steps get longer, in proportion."""
-
-MOST_WINDOW = 8000.0
-"""Greatest window in the kernel, packets: the program's products with it fit."""
 
 
 def quantise(
@@ -62,7 +59,7 @@ def quantise(
     # What it does.
     to["sample"] = policy.acting == "sample"
     to["first_window"] = fixed(actions.initial[0])
-    to["least_window"], to["greatest_window"] = fixed((MIN_CWND, MOST_WINDOW))
+    to["least_window"], to["greatest_window"] = fixed((MIN_CWND, MAX_CWND))
     to["least_rate"] = fixed(actions.least_rate, layout.RATE_ONE)
     if spec.action_kind == "discrete":
         to["actions"] = spec.action_size

@@ -378,7 +378,9 @@ class Population(PopulationBasedTraining):
                     results.remove(old)
                     self._seen.pop(path, None)
                     trial.run_metadata.invalidate_cache()
-                    _delete_fs_path(old.checkpoint.filesystem, path)
+                    # A member that went on may have saved a newer one at the same place.
+                    if all(other.checkpoint.path != path for other in results):
+                        _delete_fs_path(old.checkpoint.filesystem, path)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Choose as Ray does; look at all where who they wait for has failed or is done."""

@@ -76,9 +76,11 @@ __noinline int begin(struct connection *c, __u32 generation)
 	/* Features and recurrent state. */
 	c->idle = c->age = c->window = c->least = c->least_before = 0;
 	c->recent_window = c->recent_least = c->recent_least_before = 0;
+	c->calm_window = c->calm_least = c->calm_least_before = 0;
 	c->delay = c->slow_delay = c->fast = c->slow = c->top = c->loss = 0;
 	c->quick = c->cwnd_fast = c->cwnd_slow = c->rtt = c->answer = 0;
 	c->floor = c->quantile = c->spread = c->slow_spread = c->lately = 0;
+	c->mean = c->wander = 0;
 	for (int k = 0; k < MAX_STATE; k++)
 		c->observation[k] = c->hidden[k] = c->cell[k] = 0;
 	/* The first window or rate, where there is none yet. */

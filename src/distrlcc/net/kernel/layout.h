@@ -12,7 +12,10 @@
 #define CELL_GREATEST (1LL << 38)
 #define MAX_PLACES 1024
 
-enum { SCALE_FREE, SCALE_FREE_RECENT, SCALE_FREE_SPREAD, INDIGO, INDIGO_MIN_RTT, AURORA, GENET };
+enum {
+	SCALE_FREE, SCALE_FREE_RECENT, SCALE_FREE_SPREAD, SCALE_FREE_NOISE,
+	INDIGO, INDIGO_MIN_RTT, AURORA, GENET
+};
 enum { LINEAR, RELU, TANH };
 
 struct layer {
@@ -34,7 +37,7 @@ struct policy {
 	struct layer layers[MAX_LAYERS]; /* dense ones, the recurrent one, one behind it, the head */
 	__s64 biases[MAX_BIASES];
 	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
-	__u64 none[4]; /* so that the size is no earlier layout's; a new layout needs another */
+	__u64 none[5]; /* so that the size is no earlier layout's; a new layout needs another */
 };
 
 struct control {
@@ -94,8 +97,9 @@ struct connection {
 	struct interval now;
 	__u64 start, idle, age, window, least, least_before; /* us; 0: none yet */
 	__u64 recent_window, recent_least, recent_least_before;
+	__u64 calm_window, calm_least, calm_least_before; /* the latter two in 1/256 us, as is mean */
 	__s64 delay, slow_delay, fast, slow, top, loss, quick, cwnd_fast, cwnd_slow, rtt;
-	__s64 floor, quantile, spread, slow_spread, lately; /* lately: greatest fast rate */
+	__s64 floor, quantile, spread, slow_spread, mean, wander, lately; /* lately: greatest fast rate */
 	__s64 cwnd, rate, answer;
 	__u32 generation, action, delivered, sent, lost, state, limited, step;
 	__u32 heard, srtt; /* us; srtt eight times */

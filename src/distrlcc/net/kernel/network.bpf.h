@@ -336,7 +336,8 @@ __noinline int act(struct connection *c, __s64 draw)
 		action = sampled(c, at, action, draw);
 	action &= MAX_ACTIONS - 1;
 	c->action = action;
-	v = mul(least(c->cwnd, p->greatest_window), p->factor[action]) + p->offset[action];
+	v = (least(c->cwnd, p->greatest_window) >> 8) * p->factor[action] >> (SHIFT - 8);
+	v += p->offset[action];
 	c->cwnd = allowed(c, c->cwnd, clip(v, p->least_window, p->greatest_window));
 	return 0;
 }

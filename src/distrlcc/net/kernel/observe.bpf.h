@@ -8,10 +8,10 @@
 #define LEAST_PATH_US 2000
 #define TENTH 6553600000ULL	   /* 0.1 packets, as a rate * 1 us */
 #define RATE_SECOND 65536000000ULL /* 1 packet */
-/* Bounds that keep products within 63 bits; windows are at most 8,000 packets. */
+/* Bounds that keep products within 63 bits; windows are at most 32,768 packets. */
 #define MOST_RATE (1LL << 38)
 #define MOST_US (1LL << 24)
-#define MOST_PACKETS ((1LL << 14) - 1)
+#define MOST_PACKETS ((1LL << 16) - 1)
 #define INDIGO_RATE 258385LL /* 1504 * 8 / 10^6 / 200 Mbit/s, 2^32 times */
 #define CLIP (10 * ONE)
 
@@ -21,8 +21,8 @@ static __always_inline __u64 least_of(__u64 a, __u64 b)
 	return !a ? b : !b ? a : a < b ? a : b;
 }
 
-static __always_inline __u64 turn_windows(struct interval *now, __u64 length, __u64 *window,
-					  __u64 *newest, __u64 *before)
+static __always_inline __u64 turn_windows(struct interval *now, __u64 rtt, __u64 length,
+					  __u64 *window, __u64 *newest, __u64 *before)
 {
 	*window += now->duration;
 	if (*window >= length) {
@@ -31,7 +31,7 @@ static __always_inline __u64 turn_windows(struct interval *now, __u64 length, __
 		*window = 0;
 	}
 	if (now->acked)
-		*newest = least_of(*newest, now->rtt_min);
+		*newest = least_of(*newest, rtt);
 	return least_of(*newest, *before);
 }
 
@@ -40,15 +40,25 @@ __noinline __u64 least_long(struct connection *c)
 {
 	if (!c)
 		return 0;
-	return turn_windows(&c->now, WINDOW_US, &c->window, &c->least, &c->least_before);
+	return turn_windows(&c->now, c->now.rtt_min, WINDOW_US, &c->window, &c->least,
+			    &c->least_before);
 }
 
 __noinline __u64 least_recent(struct connection *c, __u64 length)
 {
 	if (!c)
 		return 0;
-	return turn_windows(&c->now, length, &c->recent_window, &c->recent_least,
-			    &c->recent_least_before);
+	return turn_windows(&c->now, c->now.rtt_min, length, &c->recent_window,
+			    &c->recent_least, &c->recent_least_before);
+}
+
+/* The least smoothed RTT likewise, in 1/256 us. */
+__noinline __u64 least_smoothed(struct connection *c)
+{
+	if (!c)
+		return 0;
+	return turn_windows(&c->now, c->mean, WINDOW_US, &c->calm_window, &c->calm_least,
+			    &c->calm_least_before);
 }
 
 /* ln((rate * time + 0.1) / cwnd) */
@@ -175,8 +185,8 @@ __noinline int see_rates(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 	return 0;
 }
 
-/* What the last round trips alone tell. */
-__noinline int see_recent(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
+/* What the last round trips alone tell; returns their least RTT, us. */
+__noinline __u64 see_recent(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 {
 	__s64 ln_recent, ln_min = ln(min_rtt), weight, rate = rate_of(c), mean;
 	__u64 unseen, recent;
@@ -208,7 +218,7 @@ __noinline int see_recent(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 	c->observation[21] = ln((c->fast >> 4) * mean + RATE_SECOND) - ln(RATE_SECOND);
 	unseen = c->now.min_rtt ? greatest(c->now.min_rtt, LEAST_PATH_US) : min_rtt;
 	c->observation[22] = clip(ln_min - ln(unseen), 0, LN_400);
-	return 0;
+	return recent;
 }
 
 /* What tells a jittering path from a queue. */
@@ -231,6 +241,33 @@ __noinline int see_spread(struct connection *c, __u64 min_rtt)
 	c->observation[25] = c->observation[0] - c->quantile;
 	c->observation[26] = c->spread;
 	c->observation[27] = c->slow_spread;
+	return 0;
+}
+
+/* The second yardstick: the least RTT smoothed over a round trip, of `recent` us. */
+__noinline int see_noise(struct connection *c, __u64 min_rtt, __u64 recent, __s64 ln_cwnd)
+{
+	__s64 away, sign;
+	__u64 calm;
+
+	if (!c)
+		return 0;
+	if (c->now.acked && c->now.rtt_count) {
+		calm = (c->now.rtt_sum << 8) / c->now.rtt_count;
+		c->mean = moved(c->mean, calm, part_of(c->now.duration, recent));
+		away = ln(greatest(calm, LEAST_PATH_US << 8)) -
+		       ln(greatest(c->mean, LEAST_PATH_US << 8));
+		sign = away >> 63;
+		barrier_var(sign);
+		c->wander += (((away ^ sign) - sign) - c->wander) >> 4;
+	}
+	calm = least_smoothed(c);
+	calm = greatest(calm, min_rtt << 8);
+	c->observation[28] = clip(ln(calm) - ln(min_rtt << 8), 0, LN_400);
+	c->observation[29] = c->observation[0] - c->observation[28];
+	c->observation[30] = share_of(c->fast, calm >> 8, ln_cwnd);
+	c->observation[31] = share_of(c->top, calm >> 8, ln_cwnd);
+	c->observation[32] = c->wander;
 	return 0;
 }
 
@@ -290,7 +327,7 @@ __noinline int see_history(struct connection *c, __u32 genet)
 __noinline int observe(struct connection *c)
 {
 	__u32 space;
-	__u64 min_rtt;
+	__u64 min_rtt, recent;
 	__s64 ln_cwnd;
 
 	if (!c)
@@ -306,9 +343,12 @@ __noinline int observe(struct connection *c)
 	min_rtt = path_rtt(c);
 	see_delay(c, min_rtt);
 	see_rates(c, min_rtt, ln_cwnd);
-	if (space == SCALE_FREE_RECENT || space == SCALE_FREE_SPREAD)
-		see_recent(c, min_rtt, ln_cwnd);
-	if (space == SCALE_FREE_SPREAD)
+	if (space == SCALE_FREE)
+		return 0;
+	recent = see_recent(c, min_rtt, ln_cwnd);
+	if (space != SCALE_FREE_RECENT)
 		see_spread(c, min_rtt);
+	if (space == SCALE_FREE_NOISE)
+		see_noise(c, min_rtt, recent, ln_cwnd);
 	return 0;
 }
