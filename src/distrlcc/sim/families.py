@@ -168,6 +168,8 @@ def changing_link(split: str, index: int) -> Scenario:
     for k in range(10):
         a, b, c, d = u[4 + 4 * k : 8 + 4 * k]
         time += 1.5 + 2.5 * a
+        if round(time, 3) >= 20.0:
+            break
         new_rate = round(min(80.0, max(3.0, rate * 4.0 ** (2 * b - 1))), 3)
         new_delay = round(min(60.0, max(5.0, delay * 2.0 ** (2 * c - 1))), 3)
         kind = int(3 * d)
