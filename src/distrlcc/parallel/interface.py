@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.errors import ConfigError
+from distrlcc.limits import limits, look_up
 
 _NET = Path("/sys/class/net")
 _SIOCGIFCONF, _ENTRY_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq where pointers have 64 bits
@@ -55,7 +56,7 @@ def resolve(host: str) -> str:
         ConfigError: It has none.
     """
     try:
-        return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
+        return str(look_up(host, None, limits().call, family=socket.AF_INET)[0][4][0])
     except (OSError, ValueError) as error:  # ValueError: no host is named like this
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
