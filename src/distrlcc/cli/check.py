@@ -65,8 +65,9 @@ def run_plugin(args: Namespace) -> int:
     from distrlcc.cli.watched import watched
     from distrlcc.errors import ConfigError
 
+    note(f"checking {args.reference}; what it needs is compiled first, which may take a minute ...")
     code, line = watched(lambda: _check_plugin(args), f"plugin {args.reference}")
-    if code > 1:
+    if code == 2:
         raise ConfigError(line)
     print(line, file=sys.stderr if code else sys.stdout)
     return code
@@ -85,9 +86,10 @@ def _check_plugin(args: Namespace) -> tuple[int, str]:
         figure = CHECKS[kind](args.reference)
     except DistrlccError as error:
         return 2, str(error)
-    except (Exception, SystemExit) as error:  # the user's code may raise what it likes
+    except BaseException as error:  # the user's code may raise what it likes
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        return 1, f"{kind or 'plugin'} {args.reference}: {' '.join(why.split())}"
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        return code, f"{kind or 'plugin'} {args.reference}: {' '.join(why.split())}"
     return 0, f"{kind} {args.reference}: ok; {figure}"
 
 

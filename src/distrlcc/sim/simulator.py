@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -461,12 +462,18 @@ def _enlarged(array: IntArray, length: int) -> IntArray:
     return np.concatenate([array, rest])
 
 
+_PARTS = "queue rules", "schemes", "averages", "histograms", "a log"
+"""What a variant of the kernel may have."""
+
+
 @cache
 def _compiled_kernel(variant: str) -> Any:
     """Import the kernel; say so when a variant of it must be compiled first."""
     marker = CACHE_FOLDER / f"variant-{variant}"
     if not marker.exists():
-        print("compiling the simulator (some seconds, once) ...", file=sys.stderr)  # noqa: T201
+        given = compress(_PARTS, [each == "true" for each in variant.split("-")])
+        what = f"the simulator, with {', '.join(given) or 'windows alone'}"
+        print(f"compiling {what} (some seconds, once) ...", file=sys.stderr)  # noqa: T201
         marker.touch()
     from distrlcc.sim.kernel import advance  # noqa: PLC0415 - compiles
 
