@@ -147,6 +147,7 @@ def test_an_evaluation_passes_on_what_comes_and_what_its_code_does(tmp_path: Pat
             assert process.stdout.readline() == "begun\n"
             children = descendants(process.pid)
             process.send_signal(number)
+            process.wait(60)
             _, said = process.communicate(timeout=60)
         expected = {2: (130, "distrlcc: interrupted\n"), 15: (143, ""), 9: (-9, "")}[number]
         assert (process.returncode, said) == expected

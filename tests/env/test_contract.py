@@ -301,7 +301,7 @@ def test_actions_of_another_shape_or_type_are_refused(action: str) -> None:
 
 
 def test_a_step_before_a_reset_or_after_the_end_is_refused() -> None:
-    vector = make_vector_env(2, suites=("slow",), episode_s=0.05)
+    vector = make_vector_env(2, suites=("slow",), episode_s=0.05, stagger=False)
     waiting = make_vector_env(2, suites=("slow",), episode_s=0.05, autoreset=False, stagger=False)
     alone = LinkEnv(suites=("slow",), episode_s=0.05)
     for env, action in ((vector, np.ones(2, int)), (waiting, np.ones(2, int)), (alone, 1)):
