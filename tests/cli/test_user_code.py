@@ -75,15 +75,15 @@ def _few(names: object, *quick: str) -> list[object]:
 
 @pytest.mark.parametrize("kind", _few(KINDS, "reward", "explorer"))
 def test_a_check_of_what_never_returns_ends(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "patience=8")
     before = {process.pid for process in descendants(os.getpid())}
     for bad in ("while True: pass", "os.system('sleep 1000')"):
         reference = _write(tmp_path, kind, bad)
         assert main(["check", "plugin", reference, "--contract", kind]) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert said[0].startswith(f"checking {reference}; what it needs is compiled first"), said
+        said = capfd.readouterr().err.splitlines()
+        assert said[0].startswith(f"checking {kind} {reference}, after compiling what"), said
         assert "it has not returned for 8 s" in said[-1], said
     assert {process.pid for process in descendants(os.getpid())} <= before
 

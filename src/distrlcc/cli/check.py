@@ -65,7 +65,6 @@ def run_plugin(args: Namespace) -> int:
     from distrlcc.cli.watched import watched
     from distrlcc.errors import ConfigError
 
-    note(f"checking {args.reference}; what it needs is compiled first, which may take a minute ...")
     code, line = watched(lambda: _check_plugin(args), f"plugin {args.reference}")
     if code == 2:
         raise ConfigError(line)
@@ -83,6 +82,7 @@ def _check_plugin(args: Namespace) -> tuple[int, str]:
         kind = kind or kind_of(args.reference)
         if kind not in CHECKS:
             raise unknown_name("contract", kind, CHECKS)
+        note(f"checking {kind} {args.reference}, after compiling what it needs ...")
         figure = CHECKS[kind](args.reference)
     except DistrlccError as error:
         return 2, str(error)
