@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
 
 import distrlcc
+from distrlcc import library
+from distrlcc.env import vector
+from distrlcc.env.config import EnvConfig
+from distrlcc.env.vector import LinkEnv, LinkVectorEnv, make_vector_env
 from distrlcc.errors import ConfigError, DistrlccError, PolicyFileError, in_python
 from distrlcc.evaluation.benchmark import Benchmark
 from distrlcc.evaluation.contender import contender_from_scheme
@@ -156,9 +161,9 @@ def test_a_preference_is_what_a_policy_sees_and_does() -> None:
         windows.append(info["queueing_delay_rtt"].mean())
     assert windows[0] > windows[1]
     assert load_policy("preference", prefer=np.float32(0.5)).preference == 0.5
-    for wrong in (3.0, float("nan"), "a"):
+    for wrong in (3.0, float("nan")):
         with pytest.raises(ConfigError, match=r"prefer is .*; expected 0 \(throughput\)"):
-            load_policy("preference", prefer=wrong)  # type: ignore[arg-type]
+            load_policy("preference", prefer=wrong)
 
 
 def test_policies_of_one_name_stay_apart(tmp_path: Path) -> None:
@@ -187,11 +192,11 @@ def test_scores_are_a_table_and_a_frame() -> None:
         evaluate("nobody")
     with pytest.raises(ConfigError, match="links is 0"):
         evaluate("cubic", links=0)
-    with pytest.raises(ConfigError, match="unknown column 'speed'"):
+    with pytest.raises(ConfigError, match="unknown metric 'speed'"):
         found.mean("speed")
     with pytest.raises(ConfigError, match="did you mean suites"):
         make_vec(4, suite="random")
-    with pytest.raises(ConfigError, match="expected one of load_policy's"):
+    with pytest.raises(ConfigError, match="expected Policy or None"):
         make_vec(4, "one")  # type: ignore[arg-type]
     assert repr(found).startswith("Scores(12 runs on random; power: cubic 0.")
 
@@ -232,7 +237,7 @@ def test_schemes_are_simulated_in_one_call() -> None:
             simulate(link, seconds=outside)
     with pytest.raises(ConfigError, match="are more than 1000000 steps"):
         simulate(link, step_ms=1e-4)
-    with pytest.raises(ConfigError, match=r"expected a distrlcc\.Link"):
+    with pytest.raises(ConfigError, match="expected Link"):
         simulate("cubic")  # type: ignore[arg-type]
 
 
@@ -300,6 +305,97 @@ def test_errors_name_what_python_users_can_do(tmp_path: Path) -> None:
         with pytest.raises(DistrlccError) as caught:
             call()
         assert "--" not in str(caught.value)
+
+
+_WRONG: dict[Any, tuple[Any, ...]] = {
+    bool: ("no", 1, None, [True]),
+    int: ("2", True, 2.5, [2], b"2"),
+    float: ("2", True, [2.0]),
+    str: (3, True, ["random"], None, b"one"),
+    Path: (3, True, ["x"]),
+    distrlcc.Policy: ("one", 3),
+    distrlcc.Link: ("12", {"rate_mbps": 12}),
+    distrlcc.Flow: (3, ["cubic"], {"scheme": "cubic"}),
+    distrlcc.Scores: ("x", {}),
+    EnvConfig: ("random", {"suites": ("random",)}),
+}
+"""Values of other types than these."""
+PUBLIC: tuple[tuple[Any, tuple[Any, ...]], ...] = (
+    (distrlcc.load_policy, ()),
+    (distrlcc.make_env, ()),
+    (distrlcc.make_vec, ()),
+    (distrlcc.train, ()),
+    (distrlcc.evaluate, ()),
+    (distrlcc.report, (distrlcc.Scores({}, (), ()), "y")),
+    (distrlcc.simulate, (distrlcc.Link(12.0),)),
+    (LinkVectorEnv, ()),
+    (make_vector_env, ()),
+    (LinkEnv, ()),
+)
+
+
+@pytest.mark.parametrize(("function", "given"), PUBLIC)
+def test_each_argument_refuses_values_of_other_types(
+    function: Any, given: tuple[Any, ...], tmp_path: Path
+) -> None:
+    """As a file does: no name is taken for a truth, and no list for a name."""
+    made = function.__init__ if isinstance(function, type) else function
+    hints, tried = get_type_hints(made, vars(library) | vars(vector)), 0
+    for parameter in signature(made).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD or parameter.name == "self":
+            continue
+        hint = hints[parameter.name]
+        kinds = set(get_args(hint)) or {hint}
+        wrong = [set(map(repr, _WRONG[kind])) for kind in kinds if kind in _WRONG]
+        for value in (v for kind in kinds & set(_WRONG) for v in _WRONG[kind]):
+            if not all(repr(value) in each for each in wrong) or type(value) in kinds:
+                continue
+            if any(get_origin(kind) is Sequence for kind in kinds) and isinstance(value, list):
+                continue
+            several = parameter.kind is parameter.VAR_POSITIONAL
+            arguments = [*given, "cubic", value] if several else given
+            more = {} if several else {parameter.name: value}
+            bound = signature(made).bind_partial(*([None] * (made is not function)), *given)
+            if parameter.name in bound.arguments and not several:
+                arguments = [more.pop(n) if n in more else v for n, v in bound.arguments.items()]
+                arguments = arguments[made is not function :]
+            if made is distrlcc.train:
+                more = {"out": tmp_path / "run"} | more
+            with pytest.raises(ConfigError, match=parameter.name) as caught:
+                function(*arguments, **more)
+            assert "expected" in str(caught.value)
+            assert "\n" not in str(caught.value)
+            tried += 1
+    assert tried > 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_that_are_too_small_are_refused() -> None:
+    policy = load_policy("preference")
+    for call, name in (
+        (lambda: make_vec(0), "num_envs"),
+        (lambda: make_vec(-2), "num_envs"),
+        (lambda: make_vec(2, first_index=-1), "first_index"),
+        (lambda: make_vec(2, policy, preferences=[0.1, 0.2, 0.3]), "preferences"),
+        (lambda: make_vec(2, policy, preferences=2.0), "preferences"),
+        (lambda: evaluate("cubic", links=0), "links"),
+        (lambda: evaluate("cubic", seeds=0), "seeds"),
+        (lambda: load_policy("one", seed=-1), "seed"),
+        (lambda: simulate(distrlcc.Link(12.0), seconds=0), "seconds"),
+    ):
+        with pytest.raises(ConfigError, match=name):
+            call()
+    assert make_vec(np.int64(2), policy, preferences=np.array([0.1, 0.2])).num_envs == 2
+    assert make_vec(2, policy).num_envs == 2
+
+
+def test_a_policys_memory_is_cleared_by_booleans_of_its_senders() -> None:
+    policy = load_policy("one")
+    policy.act(np.zeros((2, policy.spec.observation_size)))
+    for bad in ([0, 1], [True], [True] * 3, [[True, False]], "xy", 1):
+        with pytest.raises(ValueError, match="expected 2 booleans"):
+            policy.reset(bad)  # type: ignore[arg-type]
+    policy.reset(np.array([True, False]))
 
 
 def _raised(path: Path) -> Iterator[str]:

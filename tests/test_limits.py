@@ -19,7 +19,7 @@ def test_the_page_lists_each_limit_with_its_value() -> None:
 
 
 def test_the_variable_changes_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2.5, start=180,")
+    monkeypatch.setenv("DISTRLCC_LIMITS", "silence=2.5, start=180")
     assert limits() == Limits(silence=2.5, start=180.0)
     monkeypatch.delenv("DISTRLCC_LIMITS")
     assert limits() == Limits()
@@ -30,6 +30,8 @@ def test_the_variable_changes_some(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("silense=2", "did you mean silence"),
         ("silence", "expected silence=SECONDS"),
+        ("silence=2,", "nothing stands before or after a comma"),
+        (",", "nothing stands before or after a comma"),
         ("silence=0", "above 0"),
         ("silence=inf", "above 0"),
         ("silence=nan", "above 0"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from argparse import _AppendAction
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
@@ -18,7 +20,7 @@ from safetensors.numpy import save
 
 import distrlcc
 from distrlcc import config
-from distrlcc.cli.main import main
+from distrlcc.cli.main import COMMANDS, GROUPS, find, main
 from distrlcc.data import manifest as data_manifest
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import RewardConfig
@@ -200,7 +202,7 @@ def wrong_values(hint: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     "made",
-    [Change(1.0), LINK, Flow(), SCENARIO, EnvConfig(), RewardConfig()],
+    [Change(1.0, 3.0), LINK, Flow(), SCENARIO, EnvConfig(), RewardConfig()],
     ids=lambda made: type(made).__name__,
 )
 def test_each_field_refuses_values_of_another_type_in_a_file_and_in_python(made: Any) -> None:
@@ -250,8 +252,20 @@ def test_python_may_give_tables_lists_paths_and_numbers_of_numpy(tmp_path: Path)
         ("flows = [{scheme = ''}]", "flows[0]: unknown scheme ''"),
         ("flows = [{scheme = 'cubic', cwnd = 9}]", "flows.cwnd is for agent and fixed"),
         ("flows = [{scheme = 'bbr', pacing_mbps = 9}]", "flows.pacing_mbps is for agent"),
-        ("flows = [{start_s = 3, stop_s = 2}]", "flows.stop_s is 2: expected start_s (3) or more"),
-        ("flows = [{}, {start_s = 99}]", "flows.start_s is 99, when the scenario's 10 s are over"),
+        (
+            "flows = [{start_s = 3, stop_s = 2}]",
+            "flows.stop_s is 2: expected more than start_s (3)",
+        ),
+        (
+            "flows = [{start_s = 3, stop_s = 3}]",
+            "flows.stop_s is 3: expected more than start_s (3)",
+        ),
+        ("flows = [{start_s = 99}]", "flows[0].start_s is 99, when the scenario's 10 s are over"),
+        ("flows = [{}, {start_s = 10}]", "flows[1].start_s is 10, when the scenario's 10 s"),
+        ("link.changes = [{at_s = 1}]", "link.changes[0]: changes nothing; expected rate_mbps"),
+        ("link.changes = [{at_s = 1, loss = 0}, {at_s = 2}]", "link.changes[1]: changes nothing"),
+        ("link.changes = [{at_s = 10, loss = 0.1}]", "link.changes[0].at_s is 10, when the"),
+        ("link.changes = [{at_s = 10, loss = 1}]\nduration_s = 9.0", "when the scenario's 9 s"),
         ("link.trace_start_s = 3", "trace_start_s is for a trace"),
         ("link.aqm = ''", "unknown queue ''"),
         ("link.aqm = 'codel:packets=9'\nlink.queue_packets = 9", "leave queue_packets"),
@@ -270,6 +284,18 @@ def test_what_a_scenario_would_not_read_is_refused(
     with pytest.raises(ConfigError) as caught:
         load_suite(str(path))
     assert expected in str(caught.value)
+
+
+def test_two_scenarios_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    one = "[[scenarios]]\nname = '{}'\nlink.rate_mbps = {}.0\n"
+    for names, places in (("aa", (0, 1)), ("abcb", (1, 3)), ("abca", (0, 3))):
+        path.write_text("".join(one.format(name, 9 + k) for k, name in enumerate(names)))
+        with pytest.raises(ConfigError) as caught:
+            load_suite(str(path))
+        assert "scenarios[{}] and scenarios[{}] have one name".format(*places) in str(caught.value)
+    path.write_text(one.format("a", 9) + one.format("b", 9))
+    assert [s.name for s in load_suite(str(path)).scenarios("test")] == ["a", "b"]
 
 
 def test_a_suite_without_scenarios_is_refused(tmp_path: Path) -> None:
@@ -322,6 +348,11 @@ TWICE = (
     ("collect oracle,oracle --steps 9 --out D", "oracle is there twice"),
     ("collect oracle, --steps 9 --out D", "nothing stands before or after a comma"),
     ("evaluate --against ,", "nothing stands before or after a comma"),
+    ("evaluate ,", "',' has a comma: give each policy and scheme by itself"),
+    ("evaluate one,cubic", "'one,cubic' has a comma: give each policy and scheme by itself"),
+    ("evaluate --against none", "nothing to evaluate"),
+    ("collect , --steps 9 --out D", "nothing stands before or after a comma"),
+    ("trace --from csv x.csv --unit ms, --out D", "nothing stands before or after a comma"),
     ("evaluate --against cubic,", "nothing stands before or after a comma"),
     ("evaluate --against ,cubic", "nothing stands before or after a comma"),
     ("evaluate --against cubic,,bbr", "nothing stands before or after a comma"),
@@ -352,6 +383,34 @@ TWICE = (
     ("emulate --up 12 --down 12 --queue codel:packets=9, -- true", "no parameter ''"),
     ("send 127.0.0.1:9 one --seconds 1 --seconds 2", "--seconds is given twice"),
 )
+
+
+def flags_with_values() -> Iterator[tuple[list[str], str, bool]]:
+    """Yield each command, its flags that take a value, and whether they may be given again."""
+    names = [n for n in COMMANDS if n not in GROUPS]
+    names += [f"{group}_{name}" for group, each in GROUPS.items() for name in each]
+    for name in names:
+        for action in find(name)[0]._actions:
+            if action.option_strings and action.help != "==SUPPRESS==" and action.nargs != 0:
+                again = action.nargs == "+" or isinstance(action, _AppendAction)
+                yield name.split("_"), action.option_strings[0], again
+
+
+def test_no_flag_takes_an_empty_value_or_hides_that_it_may_be_given_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    count = 0
+    for command, flag, again in flags_with_values():
+        parser = find("_".join(command))[0]
+        action = parser._option_string_actions[flag]
+        assert not again or re.search("repeated|again", str(action.help)), (command, flag)
+        if action.nargs in (None, "+"):
+            assert main([*command, flag, ""]) == 2
+            line = capsys.readouterr().err
+            assert re.search(f"{flag}.*is empty; leave it out", line), line
+            assert line.count("\n") == 1
+            count += 1
+    assert count > 150
 
 
 @pytest.mark.parametrize(("words", "expected"), TWICE)

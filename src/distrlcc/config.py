@@ -18,6 +18,7 @@ Left out on purpose: strings that name classes, files that include files, interp
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import re
 import tomllib
@@ -26,11 +27,20 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cache
+from functools import cache, wraps
 from operator import attrgetter, index
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 import tomli_w
@@ -41,6 +51,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 C = TypeVar("C", bound="DataclassInstance")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _ALL_KEYS = "; 'distrlcc train RECIPE --print-config' shows all"
 NONE = "none"
@@ -216,6 +228,62 @@ def checked_seed(seed: Any) -> int:
         if not isinstance(seed, bool) and (whole := index(seed)) >= 0:
             return whole
     raise ConfigError(f"seed is {seed!r}: expected a whole number of 0 or more")
+
+
+def check_least(least: int, **values: int | None) -> None:
+    """Check that whole numbers of a Python caller, by name, are so great; None is great enough."""
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise ConfigError(f"{name} is {value}: expected a whole number of {least} or more")
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """Have a function for Python users refuse arguments of other types than it declares.
+
+    It raises ConfigError. Numbers of NumPy's are numbers; arrays, mappings and callables are left
+    to the function.
+    """
+    signature = inspect.signature(function)
+
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
+    many, rest = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+    @cache
+    def hints() -> dict[str, Any]:  # that of a result may be known to a type checker alone
+        declared = {n: function.__annotations__.get(n, "object") for n in kinds if kinds[n] != rest}
+        namespace = function.__globals__
+        found = typing.get_type_hints(types.SimpleNamespace(__annotations__=declared), namespace)
+        return {
+            n: types.GenericAlias(Sequence, h) if kinds[n] == many else h for n, h in found.items()
+        }
+
+    @wraps(function)
+    def call(*args: P.args, **more: P.kwargs) -> R:
+        bound = signature.bind(*args, **more)
+        for name, hint in hints().items():
+            if name in bound.arguments:
+                bound.arguments[name] = _argument(hint, bound.arguments[name], name)
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def _argument(hint: Any, value: Any, name: str) -> Any:
+    options = _options(hint)
+    items = [get_args(option)[0] for option in options if get_origin(option) is Sequence]
+    kinds = [option for option in options if isinstance(option, type)]
+    unknown = len(items) + len(kinds) < len(options) or hasattr(items and items[0], "_is_protocol")
+    if unknown or type(value) in kinds:
+        return value
+    if items and isinstance(value, list | tuple):
+        return tuple(_argument(items[0], each, f"{name}[{k}]") for k, each in enumerate(value))
+    if not items and {*kinds} <= {int, float, str, bool, type(None)}:
+        return _value(hint, value, name)
+    if not isinstance(value, tuple(kinds)):
+        shown = " or ".join([kind.__name__ for kind in kinds] + ["a list of them"] * len(items))
+        shown = shown.replace("NoneType", "None")
+        raise ConfigError(f"{name} = {value!r:.80}: expected {shown}")
+    return value
 
 
 @cache

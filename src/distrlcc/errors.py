@@ -171,7 +171,7 @@ def unknown_name(
         place: What stands before the name, as ``"link.changes[0]."``.
         within: What stands before the valid names where they are shown.
     """
-    names = list(valid)
+    name, names = str(name), list(valid)
     folded = {each.casefold(): each for each in [*names, *deeper]}
     found = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
     near = [within + folded[each] for each in found]

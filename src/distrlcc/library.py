@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from distrlcc.config import checked_seed, flat, override, to_toml
+from distrlcc.config import check_least, checked_seed, flat, override, to_toml, typed
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError, in_python, reading, unknown_name
 from distrlcc.evaluation.contender import (
@@ -80,7 +80,11 @@ class Policy:
         """Forget what senders have seen: those that are True in ``[N]``, or all."""
         if senders is None:
             self._count = 0
-        elif self._count:  # before its first action nobody has seen anything
+            return
+        senders = np.asarray(senders)
+        if senders.dtype != bool or senders.shape != (self._count or senders.size,):
+            raise ValueError(f"senders {senders}: expected {self._count or 'N'} booleans")
+        if self._count:  # before its first action nobody has seen anything
             self._actor.reset(senders)
 
     def act(self, observation: Any) -> NDArray[Any]:
@@ -108,6 +112,7 @@ class Policy:
 
 
 @in_python
+@typed
 def load_policy(
     name: str | Path = DEFAULT, *, prefer: float | None = None, seed: int = 0
 ) -> Policy:
@@ -126,6 +131,7 @@ def load_policy(
 
 
 @in_python
+@typed
 def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
     """Return a `gymnasium.Env` of one link at a time.
 
@@ -136,10 +142,11 @@ def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
     with naming_extras():
         from distrlcc.env.vector import LinkEnv  # noqa: PLC0415 - Gymnasium is an extra
 
-    return LinkEnv(_spaces(policy), **(_preferences(policy, 1) | changes))
+    return LinkEnv(_spaces(policy), **(_preferences(policy) | changes))
 
 
 @in_python
+@typed
 def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) -> LinkVectorEnv:
     """Return a `gymnasium.vector.VectorEnv` of N links, all simulated by one call.
 
@@ -152,18 +159,16 @@ def make_vec(num_envs: int = 256, policy: Policy | None = None, **changes: Any) 
     with naming_extras():
         from distrlcc.env.vector import make_vector_env  # noqa: PLC0415 - Gymnasium is an extra
 
-    return make_vector_env(num_envs, _spaces(policy), **(_preferences(policy, num_envs) | changes))
+    return make_vector_env(num_envs, _spaces(policy), **(_preferences(policy) | changes))
 
 
 def _spaces(policy: Policy | None) -> EnvConfig | None:
-    if policy is not None and not isinstance(policy, Policy):
-        raise ConfigError(f"policy is {policy!r}; expected one of load_policy's")
     return None if policy is None else policy.contender.env_config()
 
 
-def _preferences(policy: Policy | None, links: int) -> dict[str, Any]:
+def _preferences(policy: Policy | None) -> dict[str, Any]:
     preference = None if policy is None else policy.preference
-    return {} if preference is None else {"preferences": np.full(links, preference)}
+    return {} if preference is None else {"preferences": preference}
 
 
 class Callbacks(Protocol):
@@ -230,6 +235,7 @@ class _Told(Progress):
 
 
 @in_python
+@typed
 def train(
     recipe: str = "quickstart",
     *,
@@ -331,7 +337,9 @@ class Scores:
 
         A sender of which no run counts has NaN, and leaves no link out.
         """
-        self[metric]  # it is refused if there is none
+        keys = [each.key for each in METRICS]
+        if metric not in keys:
+            raise unknown_name("metric", metric, keys)
         found = {s.scheme: s.overall for s in summarise(self.raw).schemes}
         return {one.scheme: found[one.scheme][metric].mean for one in self.raw}
 
@@ -351,6 +359,7 @@ class Scores:
 
 
 @in_python
+@typed
 def evaluate(
     *senders: str | Path | Policy,
     suite: str = "",
@@ -372,9 +381,7 @@ def evaluate(
     Raises:
         DistrlccError: There is no such sender, suite or trace.
     """
-    for name, value in (("links", links), ("seeds", seeds)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise ConfigError(f"{name} is {value!r}: expected a whole number of 1 or more")
+    check_least(1, links=links, seeds=seeds)
     contenders = distinct(
         one.contender if isinstance(one, Policy) else contender_named(str(one))
         for one in senders or (DEFAULT, "cubic", "bbr", "vegas", "copa")
@@ -405,6 +412,7 @@ def evaluate(
 
 
 @in_python
+@typed
 def report(scores: Scores, folder: str | Path) -> Path:
     """Write the report of an evaluation into a folder, and return its page.
 
@@ -441,6 +449,7 @@ _MOST_STEPS = 1_000_000
 
 
 @in_python
+@typed
 def simulate(
     link: Link, *schemes: str | Flow, seconds: float = 10.0, step_ms: float = 100.0, seed: int = 0
 ) -> list[FlowResult]:
@@ -457,13 +466,8 @@ def simulate(
         ConfigError: A flow has no scheme of its own, or an argument does not fit.
     """
     flows = tuple(Flow(one) if isinstance(one, str) else one for one in schemes or ("cubic",))
-    for flow in flows:
-        if not isinstance(flow, Flow):
-            raise ConfigError(f"{flow!r}: expected a scheme's name or a distrlcc.Flow")
-    if not isinstance(link, Link):
-        raise ConfigError(f"link is {link!r}; expected a distrlcc.Link")
     for name, value, low, high in (("seconds", seconds, 0.1, 1e5), ("step_ms", step_ms, 1e-6, 1e6)):
-        if not (isinstance(value, int | float) and low <= value <= high):
+        if not low <= value <= high:
             raise ConfigError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}")
     if round(1e3 * seconds / step_ms) > _MOST_STEPS:
         raise ConfigError(f"{seconds} s are more than {_MOST_STEPS} steps of {step_ms} ms")

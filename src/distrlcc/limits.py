@@ -8,10 +8,14 @@ stay where they are used. docs/limits.md says what each limit is for.
 from __future__ import annotations
 
 import os
+import socket
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from threading import Thread
+from typing import Any
 
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError, listed, unknown_name
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def limits() -> Limits:
 def _read(text: str) -> Limits:
     names = [field.name for field in fields(Limits)]
     chosen: dict[str, float] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in listed(text, "DISTRLCC_LIMITS"):
         name, _, value = part.partition("=")
         if name in chosen:
             raise ConfigError(f"DISTRLCC_LIMITS: {name} is there twice; leave one out")
@@ -72,3 +76,25 @@ def _read(text: str) -> Limits:
         if not 0.0 < chosen[name] < float("inf"):
             raise ConfigError(f"DISTRLCC_LIMITS: {part}: expected {name}=SECONDS, above 0")
     return replace(Limits(), **chosen)
+
+
+def look_up(host: str, port: int | None, seconds: float, **more: int) -> list[Any]:
+    """Return what ``socket.getaddrinfo`` finds in time, s; the system's resolver may take longer.
+
+    Raises:
+        OSError: The name is unknown, or no server of names has answered.
+        UnicodeError: It is no name.
+    """
+    found = Future[list[Any]]()
+
+    def ask() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, **more))
+        except Exception as error:
+            found.set_exception(error)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        return found.result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no server of names has answered for {seconds:g} s") from None

@@ -33,6 +33,8 @@ T = TypeVar("T")
 FOLDERS = "DISTRLCC_PLUGINS"
 """Environment variable: folders, parted as in PATH, with files that are not where they were."""
 _OURS = f"{Path(__file__).parent}{os.sep}"
+BEFORE = list[Callable[[str], None]]()
+"""What is called with each reference before its source is run."""
 _SOURCES = set[str]()
 """Files whose code was loaded, and folders of packages."""
 _REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
@@ -198,6 +200,8 @@ def load(kind: str, reference: str) -> tuple[Any, str]:
     chosen = hashes.index(wanted) if wanted else 0
     path, data = sources[chosen]
     # Import it.
+    for call in BEFORE:
+        call(reference)
     with reading(ConfigError, f"{what} cannot be imported"):
         try:
             if path.suffix == ".py":

@@ -57,8 +57,6 @@ FILES = {
     "empty.toml": 'name = "none"\nscenarios = []\n',
     "pair.toml": PAIR,
     "seed.toml": f'name = "z"\nseed = {2**62}\nlink = {{rate_mbps = 1.0}}\n',
-    "outage.toml": 'name = "z"\nduration_s = 2\n[link]\nrate_mbps = 10\n'
-    "changes = [{at_s = 1, rate_mbps = 0}, {at_s = 5, rate_mbps = 10}]\n",
     "tiny.toml": 'name = "z"\n[link]\nrate_mbps = 1.0\nchanges = [{at_s = 1, rate_mbps = 1e-7}]\n',
     "zero.toml": 'name = "z"\nlink = {rate_mbps = 0.0}\n',
     "key.toml": 'name = "z"\nlink = {rate = 1.0}\n',
@@ -105,7 +103,7 @@ REFUSED = [
     ("evaluate --scheme cubic", "in a list: one --against cubic,bbr"),
     ("fairness --policy one", "no --policy: policies stand first"),
     ("collect --expert cubic --out d", "no --expert: name the expert first"),
-    ("evaluate --links 1 --out=", "--out: it is empty; expected a path"),
+    ("evaluate --links 1 --out=", "--out is empty; leave it out"),
     ("train quickstart --set env.reward=./mine.py:reward", "keys of its own, as env.reward.name"),
     ("evaluate --links 1 --json /proc/x", "cannot write"),
     ("train quickstart --interface lo", "--interface needs --processes"),
@@ -246,7 +244,6 @@ REFUSED = [
     ("PBT --storage key.toml/under --out t", "key.toml/under"),
     # of recovery
     ("recovery --suite random --links 2", "none of its links changes"),
-    ("recovery --suite outage.toml", "none of its links changes except for outages"),
     ("recovery --suite cellular --links 2", "constant rate"),
 ]
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +21,8 @@ TINY = """num_envs=2 ppo.rollout_length=8 ppo.sequence_length=8 ppo.minibatch_si
     network.hidden=[8] env.episode_s=0.2 held_out.links=2 held_out.seconds=0.2 total_steps=64
     env.suites=["random"] env.suite_weights=[]"""
 HEAD = """
-import os, sys, time
+import faulthandler, os, sys, time
+faulthandler.disable()  # pytest's
 import numpy as np
 import torch
 from distrlcc.env.actions import ACTIONS
@@ -39,12 +45,22 @@ KINDS = {
     "stopper": "def it(report):\n    bad()",
 }
 """A function or class of each kind that calls something bad when it is used."""
+KEYS = {
+    "reward": "env.reward.name",
+    "observation": "env.observation",
+    "action": "env.action",
+    "learner": "learner",
+}
 ENDS = {
     "os._exit": ("os._exit(3)", "os._exit(3)"),
     "os.abort": ("os.abort()", "os.abort()"),
     "sys.exit": ("sys.exit(3)", "SystemExit"),
-    "kill": ("os.kill(os.getpid(), 9)", "it ended its process (signal SIGKILL)"),
+    "SIGKILL": ("os.kill(os.getpid(), 9)", "the process was ended by signal SIGKILL"),
+    "SIGSEGV": ("import ctypes; ctypes.string_at(0)", "the process was ended by signal SIGSEGV"),
+    "real-time": ("os.kill(os.getpid(), 40)", "the process was ended by signal 40"),
+    "_exit": ("import ctypes; ctypes.CDLL(None)._exit(0)", "was ended with exit code 0"),
 }
+"""How code ends its process, and what is said; the last ones leave Python no time to say it."""
 
 
 def _write(tmp_path: Path, kind: str, bad: str) -> str:
@@ -59,15 +75,16 @@ def _few(names: object, *quick: str) -> list[object]:
 
 @pytest.mark.parametrize("kind", _few(KINDS, "reward", "explorer"))
 def test_a_check_of_what_never_returns_ends(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DISTRLCC_LIMITS", "stall=2")
+    monkeypatch.setenv("DISTRLCC_LIMITS", "start=8")
     before = {process.pid for process in descendants(os.getpid())}
     for bad in ("while True: pass", "os.system('sleep 1000')"):
         reference = _write(tmp_path, kind, bad)
         assert main(["check", "plugin", reference, "--contract", kind]) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert "it has not returned for 2 s" in said[-1], said
+        said = capfd.readouterr().err.splitlines()
+        assert said[0].startswith(f"checking {kind} {reference}, after compiling what"), said
+        assert "it has not returned for 8 s" in said[-1], said
     assert {process.pid for process in descendants(os.getpid())} <= before
 
 
@@ -75,7 +92,7 @@ def test_a_check_of_an_endless_scheme_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled code holds the interpreter, so that no thread of the process can end it."""
-    monkeypatch.setenv("DISTRLCC_LIMITS", "stall=6")
+    monkeypatch.setenv("DISTRLCC_LIMITS", "start=15")
     path = tmp_path / "mine.py"
     example = Path(__file__).parents[2] / "examples" / "plugins" / "scheme.py"
     path.write_text(
@@ -84,7 +101,7 @@ def test_a_check_of_an_endless_scheme_ends(
         )
     )
     assert main(["check", "plugin", f"{path}:near"]) == 2
-    assert "it has not returned for 6 s" in capsys.readouterr().err
+    assert "it has not returned for 15 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -96,6 +113,64 @@ def test_a_check_of_what_ends_the_process_says_so(
     reference = _write(tmp_path, kind, bad)
     assert main(["check", "plugin", reference, "--contract", kind]) in (1, 2)
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"), [("reward", e) for e in ENDS] + [(k, "SIGSEGV") for k in KEYS if k != "reward"]
+)
+def test_a_run_that_the_code_ends_is_one_line_with_its_name(
+    kind: str, end: str, tmp_path: Path
+) -> None:
+    """Only a process of its own shows it, as it ends."""
+    reference = _write(tmp_path, kind, ENDS[end][0])
+    words = ["--out", str(tmp_path / "run"), "--set", *TINY.split(), f"{KEYS[kind]}={reference}"]
+    ran = _run("train", "quickstart", *words)
+    assert ran.returncode == 2, ran.stderr
+    lines = [line for line in ran.stderr.splitlines() if "error: " in line]
+    assert len(lines) == 1, ran.stderr
+    by_name = (
+        ENDS[end][1] if end not in ("os._exit", "os.abort", "sys.exit") else "ends the process"
+    )
+    assert by_name in lines[0]
+    assert "mine.py" in lines[0]
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_evaluation_passes_on_what_comes_and_what_its_code_does(tmp_path: Path) -> None:
+    bad = "print('begun', flush=True); sys.stdin.readline(); os.kill(os.getpid(), {})"
+    # A signal that came from outside is nobody's fault.
+    reference = _write(tmp_path, "suite", bad.format(11))
+    words = [sys.executable, "-m", "distrlcc", "evaluate", "cubic", "--suite", reference]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+        with subprocess.Popen(words, text=True, **PIPES) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            children = descendants(process.pid)
+            process.send_signal(number)
+            process.wait(60)
+            _, said = process.communicate(timeout=60)
+        expected = {2: (130, "distrlcc: interrupted\n"), 15: (143, ""), 9: (-9, "")}[number]
+        assert (process.returncode, said) == expected
+        for child in children:  # it dies with who waits for it
+            for _ in range(600):
+                if not child.alive():
+                    break
+                time.sleep(0.1)
+            assert not child.alive()
+    # What the code does to itself is its own.
+    ran = _run("evaluate", "cubic", "--suite", reference)
+    assert ran.returncode == 2
+    assert "was ended by signal SIGSEGV while it ran mine.py:it" in ran.stderr
+
+
+PIPES: dict[str, Any] = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "distrlcc", *words]
+    return subprocess.run(
+        command, input="\n", text=True, capture_output=True, timeout=300, check=False
+    )
 
 
 @pytest.mark.parametrize("end", ["os._exit", "os.abort"])
@@ -115,12 +190,6 @@ SHAPES = {
     "observation": ["np.ones((1, 20))", "np.ones((2, 1))", "np.ones(20)"],
     "action": ["(np.ones(1), np.ones(1))", "(np.ones((2, 1)), np.ones((2, 1)))"],
     "learner": ["{'loss': np.ones(2)}", "{'loss': [1.0]}", "None"],
-}
-KEYS = {
-    "reward": "env.reward.name",
-    "observation": "env.observation",
-    "action": "env.action",
-    "learner": "learner",
 }
 CASES = [(kind, given) for kind, each in SHAPES.items() for given in each]
 

@@ -4,6 +4,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -15,7 +16,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.contract import check
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
-from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.env.vector import LinkEnv, LinkVectorEnv, make_vector_env
 from distrlcc.errors import ConfigError
 from distrlcc.sim import layout as col
 from tests.env.steps import check_same, steps
@@ -270,3 +271,53 @@ def test_a_bad_configuration_is_refused(kind: type, change: dict[str, Any], says
 def test_what_does_not_fit_is_said(count: int, config: EnvConfig, expert: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         LinkVectorEnv(count, config, expert=expert)
+
+
+def _wrong(shape: tuple[int, ...], discrete: bool) -> list[Any]:
+    """Return actions of other shapes, types and values than a space's."""
+    fine = np.ones(shape, np.int64 if discrete else np.float32)
+    found: list[Any] = [fine[:-1], np.ones((*shape, 2), fine.dtype), fine[None], fine[0], None]
+    found += [fine.astype(bool), fine.astype(str), fine.astype(complex), fine.astype(object)]
+    found += [fine.astype(float), fine * 99, -fine] if discrete else [fine * np.nan, fine * np.inf]
+    return found
+
+
+@pytest.mark.parametrize("action", ["multiplicative", "rate"])
+def test_actions_of_another_shape_or_type_are_refused(action: str) -> None:
+    env = make_vector_env(2, suites=("slow",), action=action)
+    env.reset(seed=0)
+    discrete = action == "multiplicative"
+    for bad in _wrong(env.action_space.shape or (2,), discrete):
+        with pytest.raises(ValueError, match="do not fit; expected 2 of") as caught:
+            env.step(bad)
+        assert "\n" not in str(caught.value)
+    env.step(env.action_space.sample())
+    env.step(np.ones(2, np.int32 if discrete else np.float64))
+    alone = LinkEnv(suites=("slow",), action=action)
+    alone.reset(seed=0)
+    for wrong in ("a", None, [1, 1], True):
+        with pytest.raises(ValueError, match="do not fit; expected 1 of"):
+            alone.step(wrong)
+
+
+def test_a_step_before_a_reset_or_after_the_end_is_refused() -> None:
+    vector = make_vector_env(2, suites=("slow",), episode_s=0.05, stagger=False)
+    waiting = make_vector_env(2, suites=("slow",), episode_s=0.05, autoreset=False, stagger=False)
+    alone = LinkEnv(suites=("slow",), episode_s=0.05)
+    for env, action in ((vector, np.ones(2, int)), (waiting, np.ones(2, int)), (alone, 1)):
+        with pytest.raises(ResetNeeded, match="call reset before step"):
+            env.step(action)  # type: ignore[attr-defined]
+        env.reset(seed=0)  # type: ignore[attr-defined]
+        ends = [env.step(action)[3] for _ in range(5)]  # type: ignore[attr-defined]
+        assert np.all(ends[-1])
+        if env is vector:  # the next episodes began by themselves
+            env.step(action)
+            continue
+        with pytest.raises(ResetNeeded, match="all are over"):
+            env.step(action)  # type: ignore[attr-defined]
+        env.reset()  # type: ignore[attr-defined]
+        env.step(action)  # type: ignore[attr-defined]
+    # Where a state was put back, an episode goes on.
+    again = make_vector_env(2, suites=("slow",), episode_s=0.05)
+    again.load_state_dict(vector.state_dict())
+    again.step(np.ones(2, int))

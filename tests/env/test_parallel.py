@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.parallel import SharedLinkParallelEnv
@@ -63,9 +64,13 @@ def test_agents_enter_and_leave(config: EnvConfig) -> None:
     assert when["agent_0"] == list(range(20))
     assert when["agent_1"] == list(range(9, 15))
     assert when["agent_2"] == list(range(19, 50))
+    with pytest.raises(ResetNeeded):  # its time is over
+        env.step({})
     env.reset()
     with pytest.raises(ValueError, match="no action for agent_0"):
         env.step({})
+    with pytest.raises(ConfigError, match="unknown agent 'agent0': did you mean agent_0"):
+        env.step({"agent_0": 1, "agent0": 1})
 
 
 def test_the_numbers_are_the_vector_environments(config: EnvConfig) -> None:

@@ -26,6 +26,7 @@ from distrlcc.policy.policy_file import Acting, PolicyFile, load_policy, save_po
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec
+from distrlcc.sim.scenario import Flow
 from distrlcc.sim.suites import scenario_by_id, with_scheme
 from tests.evaluation.made import make_policy, policy_contender
 from tests.policy.random_policies import random_arrays
@@ -86,7 +87,7 @@ def test_a_policy_may_have_a_schemes_name(
     monkeypatch.chdir(tmp_path)
     Path("cubic.safetensors").write_bytes(policy.read_bytes())
     words = ["--links", "1", "--seeds", "1", "--json", "x.json"]
-    for schemes in (["cubic", "--against", ""], ["--against", "cubic"]):
+    for schemes in (["cubic", "--against", "none"], ["--against", "cubic"]):
         assert main(["evaluate", "./cubic.safetensors", *schemes, *words]) == 0
         found = json.loads(Path("x.json").read_text())["schemes"]
         assert {name: one["learned"] for name, one in found.items()} == {
@@ -120,7 +121,8 @@ def test_what_does_not_fit_is_refused_in_a_line(
 
 def test_shared_links_and_changes_are_measured_at_the_preference(policy: Path) -> None:
     ends = [contender_from_file(str(policy), prefer) for prefer in (0.0, 1.0)]
-    shared = [replace(scenario_by_id("shared-2/0"), duration_s=3.0)]
+    flows = (Flow(), Flow(start_s=1.0))
+    shared = [replace(scenario_by_id("shared-2/0"), flows=flows, duration_s=3.0)]
     low, high = (run_shared(one, shared, 0)[0].acked.sum() for one in ends)
     assert low != high
     # One that was trained recovers at all.

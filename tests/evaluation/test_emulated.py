@@ -126,7 +126,7 @@ def test_others_are_ours_or_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_flows_are_commands_with_ports_and_moments(tmp_path: Path) -> None:
-    late = (Flow("reno", start_s=6.0), Flow("vegas", start_s=9.0), Flow("vegas", start_s=7.95))
+    late = (Flow("reno", start_s=6.0), Flow("vegas", start_s=7.95))
     flows = (Flow(start_s=1.5), Flow("fixed", cwnd=7.0, stop_s=4.0), *late)
     scenario = Scenario("s", Link(rate_mbps=12.0), flows, duration_s=8.0, seed=2)
     first, second, third = real_flows(scenario, _real("kernel-reno"))

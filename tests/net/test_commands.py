@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from distrlcc.cli import send as send_module
 from distrlcc.cli.main import main
+from distrlcc.net import flow_record
 from tests.hosts import Command
 
 pytestmark = [pytest.mark.timeout(120)]
@@ -95,6 +97,22 @@ def test_a_sender_that_is_held_begins_when_it_is_told(
     assert seconds < 2.5  # it would be 3.5 with the wait
     assert nobody.end() == 2
     assert "standard input ended before it named a start time" in nobody.said
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_figures_that_do_not_count_are_an_exit_code(
+    held: bool,
+    start: Callable[..., Command],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Where another says when it begins, that one judges them."""
+    _, address = _receive(start)
+    monkeypatch.setattr(flow_record, "MOST_LATE", -1.0)  # every sender is late
+    monkeypatch.setattr(send_module, "wait_for_start", lambda *_, **__: None)
+    words = ["send", address, "fixed", "--cwnd", "8", "--seconds", "0.5", *["--hold"] * held]
+    assert main(words) == (0 if held else 1)
+    assert "too busy for these figures to count" in capfd.readouterr().err
 
 
 def test_a_receiver_that_vanishes_ends_the_flow(start: Callable[..., Command]) -> None:

@@ -380,7 +380,7 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
 ) -> None:
     (tmp_path / "short.toml").write_text(LINK)
     monkeypatch.setattr("distrlcc.evaluation.parallel_flows.SECONDS", 3.0)
-    words = ["evaluate", "one", "--world", "emulated", "--as", "kernel", "--against", ""]
+    words = ["evaluate", "one", "--world", "emulated", "--as", "kernel", "--against", "none"]
     words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
     words += ["--flows", "3"]
     assert main([*words, "--json", str(tmp_path / "figures.json")]) == 0

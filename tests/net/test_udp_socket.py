@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic_ns
 
 import pytest
 
 from distrlcc.errors import LinkError
 from distrlcc.net.flow_record import Ticker
+from distrlcc.net.namespace import is_privileged
 from distrlcc.net.udp_socket import UdpSocket, resolve
 
 
@@ -90,6 +95,59 @@ def test_addresses() -> None:
     assert resolve("[::1]:7", "receiver")[:2] == ("::1", 7)
     with pytest.raises(LinkError, match=r"no.such.host.invalid is unknown"):
         resolve("no.such.host.invalid:5", "receiver")
+
+
+_NO_ANSWER = """
+import os, socket, sys
+from distrlcc.cli.main import main
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+    silent.bind(("127.0.0.1", 53))  # what looks names up, and never answers
+    code = main(sys.argv[1:])
+os._exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("send no.such.host --timeout 1", "no server of names has answered for 1 s"),
+        ("receive --listen no.such.host:0", "no server of names has answered for 2 s"),
+        ("node --ip no.such.host --node-index 0 --node-num 2 quickstart --out x", "for 2 s"),
+        ("cluster join no.such.host:6379", "for 2 s"),
+        ("doctor --address no.such.host:6379", "for 2 s"),
+    ],
+)
+def test_a_name_is_looked_up_within_the_limit(command: str, says: str, tmp_path: Path) -> None:
+    """The system's own resolver would ask for ten seconds or more."""
+    if not is_privileged() or shutil.which("unshare") is None:
+        pytest.skip("needs root: a resolver of its own")
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:30 attempts:5\n")
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n")
+    binds = [f"mount --bind {tmp_path}/{name} /etc/{name}" for name in ("resolv.conf", "hosts")]
+    script = " && ".join([*binds, "ip link set lo up", 'exec "$@"'])
+    words = [
+        "unshare",
+        "--mount",
+        "--net",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        sys.executable,
+        "-c",
+        _NO_ANSWER,
+    ]
+    ran = subprocess.run(
+        [*words, *command.split()],
+        env=os.environ | {"DISTRLCC_LIMITS": "call=2"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,  # less than its 150
+        check=False,
+    )
+    assert says in ran.stdout + ran.stderr
+    assert ran.returncode in (1, 2)
 
 
 def test_steps_are_counted_as_they_came() -> None:

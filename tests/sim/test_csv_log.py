@@ -5,15 +5,17 @@ from __future__ import annotations
 import codecs
 import re
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, TraceError
 from distrlcc.sim.csv_log import _MISSING, _TIME_UNITS, given_units, read_csv
-from distrlcc.sim.throughput_log import _text
+from distrlcc.sim.scenario import MAX_RATE_MBPS
+from distrlcc.sim.throughput_log import _text, read_throughput
 
 PREFIXES = {"": 1e-6, "k": 1e-3, "K": 1e-3, "M": 1.0, "m": 1.0, "G": 1e3, "g": 1e3}
 WORDS = {"": 1e-6, "kilo": 1e-3, "mega": 1.0, "Giga": 1e3}
@@ -107,7 +109,7 @@ def test_marks_ends_codes_quotes_comments_and_heads(head: str, code: str) -> Non
 def test_bytes_of_0_and_latin_1_are_refused() -> None:
     with pytest.raises(ValueError, match="bytes of 0"):
         _text(b"0,5\n1,6\0\n")
-    with pytest.raises(ValueError, match="utf-8"):
+    with pytest.raises(ValueError, match="no text"):
         _text("Zeit,Débit\n0,5\n1,6\n".encode("latin-1"))
 
 
@@ -283,11 +285,37 @@ def test_units_of_the_user_come_first() -> None:
     st.sampled_from(",;\t "),
 )
 def test_any_numbers_come_back(rates: list[float], unit: str, time: str, mark: str) -> None:
+    assume(max(rates) * RATES[unit] <= MAX_RATE_MBPS)
     head = mark.join([f"time_{time}", f"rate_{unit}".replace(" ", "_")])
     rows = "".join(f"{k}{mark}{rate!r}\n" for k, rate in enumerate(rates))
     lengths, mbps, _ = read_csv(f"{head}\n{rows}")
     assert lengths == pytest.approx(_TIME_UNITS[time])
     assert mbps == pytest.approx(np.array(rates) * RATES[unit])
+
+
+@pytest.mark.parametrize("unit", ["", *(f"_{each}" for each in ("kbps", "Mbps", "Gbps", "bps"))])
+def test_a_rate_that_no_link_has_is_refused_with_its_row(unit: str) -> None:
+    for rate, row in (("1e300", 3), ("9e99", 2)):
+        rows = [f"{k},{rate if k + 2 == row else 5}" for k in range(3)]
+        with pytest.raises(ValueError, match=f"row {row} has '{rate}': no link has so high a rate"):
+            read_csv("\n".join([f"time_s,rate{unit}", *rows]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("genet", '{"timestamps": [0, 1, 2], "bandwidths": [5, 1e300, 4]}'),
+        ("alphartc", '{"uplink": {"trace_pattern": [{"duration": 9, "capacity": 1e300}]}}'),
+        ("hsdpa", "1 0 1 1 5 1000\n1 0 1 1 1e300 1000\n"),
+        ("fcc", "unit_id,target,bytes_sec\n1,a,1e300\n"),
+        ("iperf3", '{"intervals": [{"sum": {"seconds": 1, "bits_per_second": 1e300}}]}'),
+    ],
+)
+def test_a_log_of_a_rate_that_no_link_has_is_refused(kind: str, data: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(data)
+    with pytest.raises(TraceError, match=r"interval \d has .* Mbit/s: no link has so high a rate"):
+        read_throughput(str(path), kind)
 
 
 CELLS = [

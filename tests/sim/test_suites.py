@@ -10,7 +10,7 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, DistrlccError, TraceError
 from distrlcc.net.link_config import load_scenario
 from distrlcc.plugins import portable
-from distrlcc.sim.families import HARD, SHARED, bdp_packets
+from distrlcc.sim.families import HARD, SHARED, SPLITS, bdp_packets
 from distrlcc.sim.mixed import policed
 from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
@@ -75,6 +75,15 @@ def test_random_links_stay_in_their_bounds_and_splits_differ() -> None:
     assert max(lossy) <= 0.01
     for split in ("train", "validation"):
         assert not {s.link for s in SUITES["random"].scenarios(split, 512)} & set(links)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_each_link_of_a_suite_may_be_made(name: str) -> None:
+    for split in SPLITS:
+        links = [SUITES[name].scenario(split, k) for k in range(64)]
+        times = [[change.at_s for change in one.link.changes] for one in links]
+        ends = [one.duration_s for one in links]
+        assert all(max(at, default=0) < end for at, end in zip(times, ends, strict=True))
 
 
 def test_hard_links_are_what_their_names_say() -> None:
@@ -189,7 +198,7 @@ def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str
     ("link", "more", "says"),
     [
         ("rate_mbps = 0.0", "", "last rate_mbps is 0"),
-        ("rate_mbps = 0.0, changes = [{at_s = 20.0, rate_mbps = 1.0}]", "", "silent for all of"),
+        ("rate_mbps = 0.0, changes = [{at_s = 20.0, rate_mbps = 1.0}]", "", "at_s is 20, when"),
         ("rate_mbps = -1.0", "", "rate_mbps is -1"),
         ("rate_mbps = nan", "", "rate_mbps is nan"),
         ("", "", "either rate_mbps or trace"),
@@ -202,9 +211,17 @@ def test_an_unknown_suite_is_one_clear_line(tmp_path: Path, name: str, says: str
         ("rate_mbps = 3.0, queue_packets = 0", "", "queue_packets is 0"),
         ("rate_mbps = 3.0", "duration_s = 0.0", "duration_s"),
         ("rate_mbps = 3.0, loss = 1.5", "", "loss is 1.5"),
-        ("rate_mbps = 3.0, changes = [{at_s = 2.0}, {at_s = 1.0}]", "", "do not increase"),
+        (
+            "rate_mbps = 3.0, changes = [{at_s = 2.0, loss = 0.1}, {at_s = 1.0, loss = 0.2}]",
+            "",
+            "do not increase",
+        ),
         ("rate_mbps = 3.0, changes = [{at_s = 2.0, rate_mbps = 0.0}]", "", "last rate_mbps is 0"),
-        ("rate_mbps = 3.0", "flows = [{start_s = 50.0}]", "flow runs from 50 to 10 s"),
+        (
+            "rate_mbps = 3.0",
+            "flows = [{start_s = 50.0}]",
+            "start_s is 50, when the scenario's 10 s",
+        ),
         ("rate_mbps = 3.0", "other = [", "toml"),
     ],
 )

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrlcc.errors import TraceError
+from distrlcc.sim.throughput_log import read_throughput
 from distrlcc.sim.trace import constant_times, load_trace, parse_trace
 
 
@@ -86,6 +87,53 @@ def test_generators_are_seeded_and_of_the_rate_asked_for() -> None:
     for bad in wrong.split():
         with pytest.raises(TraceError):
             load_trace(bad)
+
+
+def test_a_generator_that_is_misspelled_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = {
+        "cellular": "cellular:SEED",
+        "poisson": "poisson:MBPS:SEED",
+        "constant": "constant:MBPS",
+    }
+    for name, form in right.items():
+        values = ":".join(["5"] * form.count(":"))
+        for wrong in (name.upper(), name.capitalize(), name[:-1], f"{name}s"):
+            with pytest.raises(TraceError) as caught:
+                load_trace(f"{wrong}:{values}")
+            assert f"did you mean {name}:{values}? expected {form}, or a file" in str(caught.value)
+        for values in ("5:5:5", "", "x"):
+            with pytest.raises(TraceError, match=f"expected {form}"):
+                load_trace(f"{name}:{values}")
+    with pytest.raises(TraceError, match="expected poisson:MBPS:SEED, or a file"):
+        load_trace("poisson:5")
+    monkeypatch.chdir(tmp_path)  # a file of such a name is a file
+    Path("poisson:5").write_text("1\n")
+    assert load_trace("poisson:5").period_ns == 1_000_000
+
+
+@pytest.mark.parametrize("kind", ["csv", "iperf3", "genet", "fcc", "hsdpa", "alphartc"])
+def test_no_text_and_folders_are_one_line(kind: str, tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    for data in (bytes(range(256)) * 9, bytes(range(128, 256)) * 9):
+        binary.write_bytes(data)
+        with pytest.raises(TraceError, match="no text"):
+            read_throughput(str(binary), kind)
+    with pytest.raises(
+        TraceError, match="is a folder; expected a file; 'distrlcc evaluate --suite'"
+    ):
+        read_throughput(str(tmp_path), kind)
+
+
+def test_a_suggested_command_writes_here_and_not_beside_its_input(tmp_path: Path) -> None:
+    path = tmp_path / "a b.csv"
+    path.write_text("time_s,rate_kbps\n0,5\n")
+    with pytest.raises(TraceError) as caught:
+        load_trace(str(path))
+    assert f"{shlex.quote(str(path))} --out 'a b.csv.trace' makes a trace of it" in str(
+        caught.value
+    )
 
 
 def test_recorded_traces_have_their_published_rates(traces_folder: Path) -> None:

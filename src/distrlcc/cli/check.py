@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from distrlcc.cli.output import Countdown
+from distrlcc.cli.output import Countdown, note
 from distrlcc.cli.parser import Parser, whole
 
 
@@ -65,7 +65,7 @@ def run_plugin(args: Namespace) -> int:
     from distrlcc.errors import ConfigError
 
     code, line = watched(lambda: _check_plugin(args), f"plugin {args.reference}")
-    if code > 1:
+    if code == 2:
         raise ConfigError(line)
     print(line, file=sys.stderr if code else sys.stdout)
     return code
@@ -81,10 +81,12 @@ def _check_plugin(args: Namespace) -> tuple[int, str]:
         kind = kind or kind_of(args.reference)
         if kind not in CHECKS:
             raise unknown_name("contract", kind, CHECKS)
+        note(f"checking {kind} {args.reference}, after compiling what it needs ...")
         figure = CHECKS[kind](args.reference)
     except DistrlccError as error:
         return 2, str(error)
-    except (Exception, SystemExit) as error:  # the user's code may raise what it likes
+    except BaseException as error:  # the user's code may raise what it likes
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        return 1, f"{kind or 'plugin'} {args.reference}: {' '.join(why.split())}"
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        return code, f"{kind or 'plugin'} {args.reference}: {' '.join(why.split())}"
     return 0, f"{kind} {args.reference}: ok; {figure}"

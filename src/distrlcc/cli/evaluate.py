@@ -33,6 +33,7 @@ from distrlcc.cli.output import (
     note,
 )
 from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.config import NONE
 from distrlcc.errors import ConfigError, LinkError, listed, once
 from distrlcc.files import write_atomically
 from distrlcc.policy.spec import DEFAULT
@@ -102,7 +103,7 @@ def run(args: Namespace) -> int:
     real = args.world == "emulated"
     if args.others is not None and not real:
         raise ConfigError("--others is for --world emulated; simulated flows are always ours")
-    if args.against is None:  # an empty one is none
+    if args.against is None:
         args.senders = args.senders or [DEFAULT]
         args.against = known_to_the_kernel(EMULATED_AGAINST) if real else AGAINST
         if args.scorecard and not real:
@@ -385,7 +386,8 @@ def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> 
         parser.gone(flag, ": policies stand first, schemes in a list: one --against cubic,bbr")
     more = "" if real is None else f"; of real packets what the kernel has of {real}"
     default = against if real is None else None
-    parser.add("--against A,B,…", f"schemes (default: {against}{more})", default=default)
+    text = f"schemes, or none (default: {against}{more})"
+    parser.add("--against A,B,…", text, default=default)
     text = (
         "0: throughput, 1: delay, for policies trained with preferences; each is measured "
         "once for each (default: the policy's own)"
@@ -404,7 +406,8 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
     )
 
     senders = once(args.senders)
-    against = [name for name in listed(args.against, "--against") if name not in senders]
+    given = [] if args.against == NONE else listed(args.against, "--against")
+    against = [name for name in given if name not in senders]
     contenders = [
         contender_named(sender, prefer, real=real)
         for sender in senders

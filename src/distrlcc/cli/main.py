@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import dedent
 
 from distrlcc.cli.parser import Parser
+from distrlcc.cli.watched import on_plugin, over
 from distrlcc.errors import DistrlccError, printable
 from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
-from distrlcc.plugins import blame
+from distrlcc.plugins import BEFORE, blame
 
 SECTIONS = {
     "train": {
@@ -109,6 +110,8 @@ def main(
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # what calls this function keeps its process
+        BEFORE.append(on_plugin)
     try:
         limits()  # refused before anything starts
         with naming_extras():
@@ -124,6 +127,8 @@ def main(
         if code is None:
             raise
         return code
+    finally:
+        over()
 
 
 def _end(error: BaseException) -> int | None:

@@ -86,6 +86,7 @@ class Parser(argparse.ArgumentParser):
         if kind is bool:
             more = {"action": "store_false" if "dest" in more else "store_true"} | more
         elif kind is list:
+            text += "; may be repeated"
             more |= {"action": "extend", "nargs": "+", "default": [], "metavar": metavar}
         else:
             more |= {
@@ -117,6 +118,13 @@ class Parser(argparse.ArgumentParser):
             if _is_list(self._option_string_actions.get(flag)):
                 raise ConfigError(f"{rest[0]} after {flag}: lists have commas, as in {flag} A,B")
         return found, rest
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Read a flag's values, none of which may be empty, as a shell's unset variable is."""
+        if action.option_strings and "" in arg_strings:
+            flag = action.option_strings[0]
+            raise ConfigError(f"{flag} is empty; leave it out, or write {flag} {action.metavar}")
+        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage."""

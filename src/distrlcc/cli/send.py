@@ -67,7 +67,7 @@ def add_arguments(parser: Parser) -> None:
     text = (
         "when the receiver has answered say 'ready', and begin at the start time that a line of "
         "standard input names, s of the monotonic clock, or at once if it is empty: so several "
-        "senders begin together"
+        "senders begin together; whether steps that were late count is then for who names it"
     )
     add("--hold", text, bool)
     text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
@@ -89,7 +89,7 @@ def _picture(text: str) -> Path:
 
 
 def run(args: Namespace) -> int:
-    """Send; 1 when the receiver vanishes."""
+    """Send; 1 when the receiver vanishes, or the figures do not count."""
     with _step_log(args) as log:
         return _run(args, log)
 
@@ -99,9 +99,9 @@ def _run(args: Namespace, log: StepLog | None) -> int:
     from distrlcc.evaluation.contender import PolicyController
 
     # Refuse what cannot work before anything runs.
+    remote = resolve(args.receiver, "receiver", PORT, args.timeout)
     name, controller, step_ns = _controller(args)
     request = Request(args.seconds, args.datagram, timeout_s=args.timeout, wait_s=args.wait)
-    remote = resolve(args.receiver, "receiver", PORT)
     run_soon()
     if remote[1] == 0:
         raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
@@ -152,7 +152,8 @@ def _run(args: Namespace, log: StepLog | None) -> int:
         emit_text(args.json, chain([figures, ',\n  "steps_columns": '], log.json(), ["\n}\n"]))
     if sent.failure:
         note(f"distrlcc: error: {sent.failure}")
-    return 128 + stopper.signal if stopper.signal else int(bool(sent.failure))
+    failed = sent.failure or (sent.late and not args.hold)
+    return 128 + stopper.signal if stopper.signal else int(bool(failed))
 
 
 def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int]]:

@@ -1,7 +1,11 @@
-"""Runs a user's code in a process of its own, which is ended where it does not come back."""
+"""Has a user's code run in a process of its own, so that whatever ends it is told in one line.
+
+A signal, such as that of a fault in compiled code, leaves a process no time to say anything.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -9,88 +13,133 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from types import FrameType
 
 from distrlcc.limits import limits
-from distrlcc.plugins import GUARDED, theirs
+from distrlcc.plugins import GUARDED, short
 from distrlcc.processes import die_with_parent
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OVER = "\0"
+_pipe: int | None = None
+"""Where this process, if it is such a child, says what it runs, and that it comes to its end."""
+
+
+def on_plugin(reference: str) -> None:
+    """Let the program go on in a child from its first plug-in on; this process says how it ends."""
+    if _pipe is None:
+        if threading.active_count() > 1:  # whose locks would stay locked in a child
+            return
+        ended = _apart()
+        if ended is not None:
+            code, line = ended
+            if line:
+                print(f"distrlcc: error: {line}", file=sys.stderr, flush=True)
+            os._exit(code)  # what is to be left in order, the child has left so
+    _say(f"{short(reference)}\n")
+
+
+def over(line: str = "") -> None:
+    """Say, in the child, that what ends it now is no fault; with a line for who waits."""
+    _say(f"{_OVER}{line[:4000]}")
 
 
 def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
-    """Return what ``work`` returned: an exit code, and a line to say.
+    """Return what ``work`` returned in a child: an exit code, and a line to say.
 
-    It is 2 where one call of the user's code did not return within `Limits.stall` (importing it
-    within `Limits.start`), or where the code ended its process. Nothing is left running.
+    It is 2 where the user's code did not return within `Limits.start`, or ended its process.
+    Nothing is left running.
     """
-    context = get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(work, sender, os.getpid()))
-    process.start()
-    assert process.pid is not None
-    group = process.pid
+    ended = _apart(limits().start, what)
+    if ended is not None:
+        return ended
+    code = 2
+    try:
+        code, line = work()
+        over(line)
+    finally:
+        with suppress(OSError, ValueError):  # the line is not lost with the code's own output
+            sys.stdout.flush()
+        os._exit(code)  # whatever threads the code has left
+
+
+def _say(text: str) -> None:
+    if _pipe is not None:
+        with suppress(OSError):
+            os.write(_pipe, text.encode(errors="replace"))
+
+
+def _apart(seconds: float = math.inf, what: str = "") -> tuple[int, str] | None:
+    """Fork; None in the child, and here its exit code and a line, once it has ended.
+
+    The child has a process group of its own, before the terminal if this process is, and gets the
+    signals that come here. With a limit, s, or after a fault, nothing of the group is left.
+    """
+    global _pipe
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    parent, (reader, writer) = os.getpid(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        die_with_parent(signal.SIGKILL, parent=parent)
+        GUARDED.add(os.getpid())
+        os.close(reader)
+        os.set_blocking(writer, False)
+        _pipe = writer
+        return None
+    os.close(writer)
     with suppress(OSError):  # it has done so itself
-        os.setpgid(group, group)
-    sender.close()
-    try:
-        silence = limits().stall
-        while receiver.poll(silence):
-            told: float | tuple[int, str] = receiver.recv()
-            if not isinstance(told, float):
-                return told
-            silence = told
-        return 2, f"{what}: it has not returned for {silence:g} s; see that it ends"
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return 2, f"{what}: it ended its process ({how})"
-    finally:
+        os.setpgid(child, child)
+    # Wait, and pass on what comes.
+    passed = list[int]()
+
+    def pass_on(number: int, frame: object) -> None:
+        passed.append(number)
+        os.kill(child, number)  # it is not reaped yet
+
+    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    code = _exit_code(child, time.monotonic() + seconds)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    # Say how it ended.
+    os.set_blocking(reader, False)
+    with open(reader, "rb") as file:
+        names, finished, line = (file.read() or b"").decode(errors="replace").partition(_OVER)
+    if seconds < math.inf or not finished:
         with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-        process.join()
+            os.killpg(child, signal.SIGKILL)
+    ran = ", ".join(dict.fromkeys(names.split("\n")[:-1])) or what
+    if code is None:
+        os.waitpid(child, 0)
+        return 2, f"{ran}: it has not returned for {seconds:g} s; see that it ends"
+    if finished and code >= 0:
+        return code, line
+    if -code in passed:
+        return 128 - code, ""
+    known = {each.value: each.name for each in signal.Signals}  # real-time ones have no name
+    how = f"by signal {known.get(-code, -code)}" if code < 0 else f"with exit code {code}"
+    return 2, f"the process was ended {how} while it ran {ran}; 'distrlcc check plugin' tries each"
 
 
-def _work(work: Callable[[], tuple[int, str]], sender: Connection, parent: int) -> None:
-    """Work in the child, and tell the parent all the time how long to wait for the next word."""
-    os.setpgid(0, 0)
-    GUARDED.add(os.getpid())
-    die_with_parent(signal.SIGKILL, parent=parent)
-    main, over = threading.current_thread().ident or 0, threading.Event()
-    watch = threading.Thread(target=_watch, args=(main, over, sender), daemon=True)
-    watch.start()
-    try:
-        told = work()
-        over.set()
-        watch.join()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        sender.send(told)
-    finally:
-        os._exit(0)  # whatever threads the code has left
-
-
-def _watch(main: int, over: threading.Event, sender: Connection) -> None:
-    """Say that the code comes back, as long as it does.
-
-    It does not while one call of a user's function lasts, or while one compiled call, such as that
-    of a scheme, uses the processor: compiling takes less.
-    """
-    clock, limit = time.pthread_getcpuclockid(main), limits().stall
-    last: FrameType | None = None
-    place: tuple[FrameType | None, int] = None, 0
-    begun = 0.0
-    while not over.wait(limits().tick):
-        inner = frame = sys._current_frames().get(main)
-        outer = None
-        while frame is not None:
-            outer = frame if theirs(frame.f_code.co_filename) else outer
-            frame = frame.f_back
-        used, before = time.clock_gettime(clock), place
-        place = inner, inner.f_lasti if inner is not None else 0
-        begun = begun if place == before else used
-        if used - begun < limit and (outer is None or outer is not last):
-            imports = outer is not None and outer.f_code.co_name == "<module>"
-            sender.send(limits().start if imports else limit)
-        last = outer
+def _exit_code(child: int, deadline: float) -> int | None:
+    """Wait for a child that has the terminal while this process has it; None: it takes too long."""
+    own = os.getpgrp()
+    in_front = os.isatty(0) and os.tcgetpgrp(0) == own
+    if in_front:
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # who is behind may take the terminal back
+        os.tcsetpgrp(0, child)
+    code = None
+    while code is None and time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+        if pid and os.WIFSTOPPED(status) and in_front:  # Ctrl-Z: stop as well, and go on with it
+            os.tcsetpgrp(0, own)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.tcsetpgrp(0, child)
+            os.killpg(child, signal.SIGCONT)
+        elif pid and not os.WIFSTOPPED(status):
+            code = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(limits().tick)
+    if in_front:
+        os.tcsetpgrp(0, own)
+    return code

@@ -28,13 +28,13 @@ class Steps(NamedTuple):
 class StoredData:
     """A data set on disk. Opening it reads the manifest and one row per episode, no steps."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str | Path) -> None:
         """Open a data set and check that its files are there and of their size.
 
         Raises:
             DatasetError: It is missing, unfinished, damaged or of another version.
         """
-        self.folder = folder
+        self.folder = folder = Path(folder)
         self.manifest = read_manifest(folder)
         self.digest = hashlib.sha256((folder / NAME).read_bytes()).hexdigest()
         self._steps: dict[int, Steps] = {}

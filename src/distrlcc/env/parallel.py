@@ -20,8 +20,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.config import typed
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import make_vector_env
+from distrlcc.errors import unknown_name
 from distrlcc.extras import missing
 
 try:
@@ -43,6 +45,7 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
 
     metadata: dict[str, Any] = {"name": "distrlcc_shared_link_v0", "render_modes": []}  # noqa: RUF012
 
+    @typed
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
     ) -> None:
@@ -92,11 +95,15 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
         """Advance by one step; actions are of all ``agents``.
 
         Raises:
+            ConfigError: There is no such agent.
             ValueError: An agent has no action, or one that is not in its space.
         """
         missing = [agent for agent in self.agents if agent not in actions]
         if missing:
             raise ValueError(f"no action for {', '.join(missing)}; expected one for each of agents")
+        for agent in actions:
+            if agent not in self._row:
+                raise unknown_name("agent", agent, self._row)
         rows = self._idle.copy()
         for agent in self.agents:
             rows[self._row[agent]] = actions[agent]

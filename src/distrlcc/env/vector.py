@@ -24,16 +24,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from inspect import unwrap
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.config import check_values, checked_seed
+from distrlcc.config import check_least, check_values, checked_seed, typed
 from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
@@ -88,6 +90,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
+    @typed
     def __init__(
         self,
         num_envs: int = 256,
@@ -102,7 +105,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         with_parts: bool = False,
         autoreset: bool = True,
         expert: str = "oracle",
-        preferences: NDArray[np.float64] | None = None,
+        preferences: Array | float | None = None,
     ) -> None:
         """Set up N environments; the links come with the first reset.
 
@@ -120,15 +123,18 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             autoreset: Whether an episode's end starts the next one; else call `reset`.
             expert: Whose labels: the oracle's, or those of a scheme, which then drives the links
                 itself, so that actions change only what is observed; see `DemonstrationBatch`.
-            preferences: Of each link's agents ``[N / K]``, where the reward asks for any; else each
-                episode draws its own.
+            preferences: Of each link's agents ``[N / K]``, or one of all, 0 to 1, where the reward
+                asks for any; else each episode draws its own.
 
         Raises:
-            ConfigError: A suite or the expert does not exist, or K does not divide N.
+            ConfigError: A suite or the expert does not exist, K does not divide N, or an argument
+                is of another type or shape.
         """
         self.config = config or EnvConfig()
         self.agents, unit = self.config.agents, self.config.unit
-        if num_envs < 1 or num_envs % unit or first_index % unit:
+        check_least(1, num_envs=num_envs)
+        check_least(0, first_index=first_index)
+        if num_envs % unit or first_index % unit:
             raise ConfigError(
                 f"{num_envs} environments from number {first_index} on, with links of {unit} "
                 f"agents; expected multiples of {unit}"
@@ -166,7 +172,15 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         # What names draws, and the episodes' progress.
         self._indices = np.arange(first_link, first_link + links)
         self._link = np.repeat(np.arange(links), self._rooms)
-        self._preferences = preferences
+        self._preferences: Array | None = None
+        if preferences is not None:
+            given = np.asarray(preferences)
+            fits = given.dtype.kind in "fiu" and given.shape in ((), (links,))
+            if not (fits and ((given >= 0) & (given <= 1)).all()):
+                raise ConfigError(
+                    f"preferences = {preferences!r:.80}: expected {links} numbers from 0 to 1"
+                )
+            self._preferences = np.full(links, given)
         if self.config.disturbed:
             place = np.arange(num_envs) - self._first[self._link]
             self._places = PLACE * place
@@ -185,6 +199,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._ends = np.zeros(links)
         self._time = np.zeros(links)
         self._sums = np.zeros((num_envs, 6))
+        self._waits = True
+        """Whether only `reset` goes on."""
 
     def _build_batch(self, expert: str) -> AgentBatch:
         emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels
@@ -229,6 +245,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if "episode" in options:
             self._episodes[which] = episode
         self._start(which)
+        self._waits = False
         if self.config.stagger and options.get("reset_mask") is None:
             # First episodes are cut at different ages, so that later ones do not end together.
             age = uniform(self._keys, self._numbers, -1)
@@ -341,13 +358,21 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums[rows] = 0.0
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Advance every environment by one step."""
+        """Advance every environment by one step.
+
+        Raises:
+            gymnasium.error.ResetNeeded: No episode has begun, or all are over.
+            ValueError: The actions are of another shape or type, or outside of the space.
+        """
+        if self._waits:
+            raise ResetNeeded("call reset before step: no episode has begun, or all are over")
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         stats, view = self.batch.newest, self.batch.newest_view
         self._time += stats.duration[self._first]
         counts = stats.acked, stats.net_lost
         _add_up(self._sums, reward, view.used, view.capacity, stats.rtt_sum, view.base_rtt, *counts)
         over = self.over
+        self._waits = not self._autoreset and bool(over.all())
         truncated = self.batch.acted & (over[self._link] | ~self.batch.active)
         late = self.batch.late()
         info: dict[str, Any] = {} if late is None else {"late": late}
@@ -372,16 +397,23 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return observation, reward, np.zeros(self.num_envs, bool), truncated, info
 
     def _checked(self, actions: Array) -> Array:
-        """Return the actions, one per environment, if they lie in the space."""
-        space, flat = self.single_action_space, actions.reshape(-1)
-        fits = len(flat) == self.num_envs
+        """Return the actions, one per environment, if they lie in the space.
+
+        Continuous ones may lack their last axis, which is 1; what lies outside is clipped.
+        """
+        space, shape = self.single_action_space, (self.num_envs,)
         if isinstance(space, Discrete):
-            fits = fits and flat.dtype.kind in "iu" and 0 <= flat.min() <= flat.max() < space.n
+            fits = actions.shape == shape and actions.dtype.kind in "iu"
+            fits = fits and 0 <= actions.min() <= actions.max() < space.n
         else:
-            fits = fits and bool(np.isfinite(flat).all())
+            fits = actions.shape in (shape, (*shape, 1)) and actions.dtype.kind in "fiu"
+            fits = fits and bool(np.isfinite(actions).all())
         if not fits:
-            raise ValueError(f"actions {actions!r} do not fit {self.num_envs} of {space}")
-        return flat
+            raise ValueError(
+                f"actions {actions.tolist()!r:.80} of shape {actions.shape} and type "
+                f"{actions.dtype} do not fit; expected {self.num_envs} of {space}"
+            )
+        return actions.reshape(-1)
 
     def _episode(self) -> dict[str, Array]:
         total, used, capacity, delay, acked, lost = self._sums.T
@@ -418,6 +450,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the `state_dict` of an environment of the same size and configuration."""
+        self._waits = False
         self.batch.load_state_dict(state["batch"])
         restore_state(self, _STATE, state)
         self._keys[:] = np.asarray(state["key"]).reshape(-1)  # one of all, before some had theirs
@@ -432,10 +465,11 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.batch.close()
 
 
-_OPTIONS = tuple(LinkVectorEnv.__init__.__kwdefaults__ or ())
+_OPTIONS = tuple(unwrap(LinkVectorEnv.__init__).__kwdefaults__ or ())
 """Arguments of `LinkVectorEnv` that are no fields of `EnvConfig`."""
 
 
+@typed
 def make_vector_env(
     num_envs: int = 256, config: EnvConfig | None = None, **changes: Any
 ) -> LinkVectorEnv:

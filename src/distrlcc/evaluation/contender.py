@@ -214,6 +214,8 @@ def contender_named(sender: str, prefer: float | None = None, *, real: bool = Fa
             raise ConfigError(f"{sender} is a scheme: a preference is for a policy")
         return contender_from_scheme(sender, real=real)
     names = [*shipped_policies(), *(name for name in SCHEMES if name != "agent")]
+    if "," in sender and not os.path.exists(sender):
+        raise ConfigError(f"{sender!r} has a comma: give each policy and scheme by itself")
     if not (sender in names or {"/", "."} & set(sender) or os.path.exists(sender)):
         raise unknown_name("policy or scheme", sender, names)
     return contender_from_file(sender, prefer)

@@ -276,16 +276,15 @@ def link_from(link: Link, seconds: float) -> Link:
     """Return a link as it goes on from a time."""
     if link.trace is not None:
         link = replace(link, trace_start_s=link.trace_start_s + seconds)
-    past = Change(_AT_ONCE_S)
+    past: dict[str, float] = {}
     changes = []
     for change in link.changes:
         if change.at_s > seconds + _GRAIN_S:
             changes.append(replace(change, at_s=change.at_s - seconds))
         else:
-            given = {name: value for name, value in asdict(change).items() if value is not None}
-            past = replace(past, **given | {"at_s": _AT_ONCE_S})
-    if past != Change(_AT_ONCE_S):
-        changes.insert(0, past)
+            past |= {name: value for name, value in asdict(change).items() if value is not None}
+    if past:
+        changes.insert(0, Change(**past | {"at_s": _AT_ONCE_S}))
     return replace(link, changes=tuple(changes))
 
 

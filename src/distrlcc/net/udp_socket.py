@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from distrlcc.errors import LinkError, reading
+from distrlcc.limits import limits, look_up
 from distrlcc.transport.handshake import Address
 
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
@@ -176,8 +177,12 @@ def shown(address: Address) -> str:
     return f"{host}:{address[1]}"
 
 
-def resolve(text: str, what: str, default_port: int | None = None) -> Address:
+def resolve(
+    text: str, what: str, default_port: int | None = None, seconds: float | None = None
+) -> Address:
     """Return the address that a user's ``HOST:PORT`` means; ``what`` names the argument.
+
+    A name is looked up for so many seconds at most; None: `Limits.call`.
 
     Raises:
         LinkError: It is none, or the name is unknown.
@@ -188,7 +193,7 @@ def resolve(text: str, what: str, default_port: int | None = None) -> Address:
     if not host or number is None or number > 65535:
         raise LinkError(f"{what} {text!r}: expected HOST:PORT, such as 10.0.0.1:4730 or [::1]:4730")
     with reading(LinkError, f"{what} {text!r}: {host} is unknown"):
-        found = socket.getaddrinfo(host, number, type=socket.SOCK_DGRAM)
+        found = look_up(host, number, seconds or limits().call, type=socket.SOCK_DGRAM)
     # IPv4 first, as that is what a receiver listens on by default.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     address: Address = found[0][4]

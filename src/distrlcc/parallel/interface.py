@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, reading
+from distrlcc.limits import limits, look_up
 
 _NET = Path("/sys/class/net")
 _SIOCGIFCONF, _ENTRY_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq where pointers have 64 bits
@@ -56,7 +57,7 @@ def resolve(host: str) -> str:
     """
     remedy = "; give an address such as 10.0.0.1"
     with reading(ConfigError, f"{host!r} has no IPv4 address", remedy):
-        return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
+        return str(look_up(host, None, limits().call, family=socket.AF_INET)[0][4][0])
 
 
 def interface_towards(host: str, name: str = "") -> Interface:

@@ -132,14 +132,15 @@ def reach(spec: RankSpec, service: str, wait: float) -> tuple[str, int]:
         GroupError: Nothing listens there, there is another token, or this machine's tunnel is gone.
     """
     interface, begin = interface_towards(spec.address, spec.interface), time.monotonic()
+    address = resolve(spec.address)  # once, as the system's resolver knows no limit
     while True:
         try:
             if spec.gate:
                 with Gate(spec.gate) as gate:
                     return LOOPBACK, gate.way(f"{spec.address}:{spec.port}", service)
             own = interface.address, 0
-            with socket.create_connection((spec.address, spec.port), limits().call, own):
-                return spec.address, spec.port
+            with socket.create_connection((address, spec.port), limits().call, own):
+                return address, spec.port
         except OSError as error:
             waited = time.monotonic() - begin
             if waited > wait:

@@ -73,7 +73,7 @@ class CollectConfig:
     @property
     def schemes(self) -> tuple[str, ...]:
         """The experts that are asked."""
-        return tuple(listed(self.scheme, "scheme"))
+        return tuple(listed(self.scheme, "scheme") or [""])  # which is refused
 
     @property
     def episode_steps(self) -> int:

@@ -60,8 +60,13 @@ def random_script(seed: int, number: int) -> Script:
     link = _random_link(rng, even, depth)
     # Fast links are short, for the reference's sake.
     seconds = float(rng.uniform(0.5, 4.0)) if (link.rate_mbps or 0.0) <= 30 else 0.5
-    if link.rate_mbps == 0 and not any(c.rate_mbps for c in link.changes if c.at_s < seconds):
-        link = replace(link, rate_mbps=ROUND_RATE)
+    # Changes within that time, the last of which ends a silence.
+    changes = [change for change in link.changes if change.at_s < seconds]
+    if changes and changes[-1].rate_mbps == 0:
+        changes[-1] = replace(changes[-1], rate_mbps=ROUND_RATE)
+    silent = link.rate_mbps == 0 and not changes
+    rate = ROUND_RATE if silent else link.rate_mbps
+    link = replace(link, rate_mbps=rate, changes=tuple(changes))
     flows = tuple(_random_flow(rng, even, seconds) for _ in range(int(rng.integers(1, 6))))
     steps: list[int] = []
     while sum(steps) < seconds * 1e9:
@@ -128,24 +133,25 @@ def _random_link(rng: np.random.Generator, even: bool, depth: int) -> Link:
     loss = float(rng.choice([0.0, 0.0, 0.01, 0.3]))
     # Changes of delay and loss; of the rate too where there is a schedule.
     times = np.sort(rng.choice(np.arange(1, 400), int(rng.integers(1, 6)), replace=False)) * 0.01
-    changes: tuple[Change, ...] = ()
+    drawn: list[dict[str, Any]] = []
     if kind == "schedule" or rng.random() < 0.3:
-        changes = tuple(
-            Change(
-                float(t),
-                delay_ms=float(rng.integers(0, 60)) if rng.random() < 0.5 else None,
-                loss=float(rng.choice([0.0, 0.05])) if rng.random() < 0.4 else None,
-            )
+        drawn = [
+            {
+                "at_s": float(t),
+                "delay_ms": float(rng.integers(0, 60)) if rng.random() < 0.5 else None,
+                "loss": float(rng.choice([0.0, 0.05])) if rng.random() < 0.4 else None,
+            }
             for t in times
-        )
+        ]
     rate = ROUND_RATE * float(rng.choice([0.5, 1.0, 2.0])) if even else choose(*slowest_and_fastest)
     if kind == "schedule":
         rates = [
             ROUND_RATE * float(rng.choice([0.0, 0.25, 1.0, 4.0])) if even else choose(0.2, 30.0)
-            for _ in changes
+            for _ in drawn
         ]
         rates[-1], rate = rate, rate * (rng.random() < 0.8)
-        changes = tuple(replace(c, rate_mbps=r) for c, r in zip(changes, rates, strict=True))
+        drawn = [{**c, "rate_mbps": r} for c, r in zip(drawn, rates, strict=True)]
+    changes = tuple(Change(**c) for c in drawn if [*c.values()].count(None) < len(c) - 1)
     # How ACKs come back.
     shaped: dict[str, Any] = {}
     if rng.random() < 0.7:

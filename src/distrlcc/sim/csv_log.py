@@ -13,7 +13,8 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError, listed, unknown_name
+from distrlcc.sim.scenario import MAX_RATE_MBPS
 
 FloatArray = NDArray[np.float64]
 Unit = tuple[float, str]
@@ -117,6 +118,13 @@ def read_csv(
         (_time(row[time_at], number, is_date), number_in(row[rate_at], number, "a rate", least=0))
         for number, row in rows
     ]
+    least = rate_unit[0] if rate_unit else 1e-6  # whatever its unit is
+    for (number, row), (_, rate) in zip(rows, values, strict=True):
+        if rate * least > MAX_RATE_MBPS:
+            raise ValueError(
+                f"row {number} has {row[rate_at][:40]!r}: no link has so high a rate; expected "
+                f"{MAX_RATE_MBPS:.0f} Mbit/s at most"
+            )
     times, rates = np.array(values).T
     steps = np.diff(times)
     falls = np.flatnonzero(steps < 0 if is_date else steps <= 0)
@@ -192,7 +200,7 @@ def _chosen(columns: str, names: list[str], width: int) -> tuple[int, int]:
     """Return the places of times and rates, as `read_csv` takes them."""
     if columns:
         wanted = [each.strip() for each in columns.split(",")]
-        if len(wanted) != 2:
+        if len(wanted) != 2 or "" in wanted:
             raise ValueError(f"--columns {columns}: expected two, as in --columns time,rate")
         return _place(wanted[0], names, width), _place(wanted[1], names, width)
     rates = [k for k, name in enumerate(names) if _is_rate(name)]
@@ -231,7 +239,7 @@ def given_units(unit: str) -> Units:
         ConfigError: One is unknown, or there are two of a kind.
     """
     units: list[Unit | None] = [None, None]
-    for word in filter(None, (each.strip() for each in unit.split(","))):
+    for word in listed(unit, "--unit"):
         is_rate = word.lower() not in _TIME_UNITS
         found = _time_unit(word)
         if is_rate:

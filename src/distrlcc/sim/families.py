@@ -124,8 +124,7 @@ def as_wifi(link: Link, u: list[float]) -> Link:
 def with_host(link: Link, u: list[float]) -> Link:
     """Hosts hold ACKs for 0.05 to 4 ms, and on 30% packets before the queue, one by one."""
     acks, hop = (round(between(v, 0.05, 4.0), 3) for v in u[:2])
-    kinds = ("uniform", "normal", "exponential")
-    link = replace(link, ack_jitter_ms=acks, ack_jitter_kind=kinds[int(3 * u[2])])
+    link = replace(link, ack_jitter_ms=acks, ack_jitter_kind=JITTERS[int(3 * u[2])])
     return replace(link, jitter_ms=hop, jitter_kind="exponential") if u[3] < 0.3 else link
 
 
@@ -212,6 +211,8 @@ def changing_link(split: str, index: int) -> Scenario:
     for k in range(10):
         a, b, c, d = u[4 + 4 * k : 8 + 4 * k]
         time += 1.5 + 2.5 * a
+        if round(time, 3) >= 20.0:
+            break
         new_rate = round(min(80.0, max(3.0, rate * 4.0 ** (2 * b - 1))), 3)
         new_delay = round(min(60.0, max(5.0, delay * 2.0 ** (2 * c - 1))), 3)
         kind = int(3 * d)

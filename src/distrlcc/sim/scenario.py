@@ -38,7 +38,7 @@ MAX_RATE_MBPS = 400_000.0
 MAX_DELAY_MS = 60_000.0
 MAX_LATE_MS = 1_000.0
 JitterKind = Literal["uniform", "normal", "exponential", "correlated", "bursts"]
-JITTERS = get_args(JitterKind)
+JITTERS: tuple[JitterKind, ...] = get_args(JitterKind)
 """Kinds of jitter of a scale J; none lets packets overtake.
 
 ``uniform``: each packet waits for a time of its own from 0 to J. ``normal``: for the mean of four
@@ -81,11 +81,10 @@ def parse_jitter(text: str | None) -> tuple[JitterKind, float]:
     Raises:
         ConfigError: It does not read so, or the scale is out of its range.
     """
-    kind, _, scale = (text or "0").rpartition(":")
-    kind = kind or "uniform"
+    name, _, scale = (text or "0").rpartition(":")
     with suppress(ValueError):
-        if kind in JITTERS and 0 <= float(scale) <= MAX_LATE_MS:
-            return kind, float(scale)
+        if 0 <= float(scale) <= MAX_LATE_MS:
+            return JITTERS[JITTERS.index(name or "uniform")], float(scale)
     raise ConfigError(
         f"jitter is {text!r}; expected MS or KIND:MS, up to {MAX_LATE_MS:g} ms, of the kinds "
         f"{', '.join(JITTERS)}"
@@ -109,6 +108,8 @@ class Change:
             check_fields(self, "rate_mbps", MIN_RATE_MBPS, MAX_RATE_MBPS, prefix="changes.")
         check_fields(self, "delay_ms", 0, MAX_DELAY_MS, prefix="changes.")
         check_fields(self, "loss", 0, 1, prefix="changes.")
+        if (self.rate_mbps, self.delay_ms, self.loss) == (None, None, None):
+            raise ConfigError("changes nothing; expected rate_mbps, delay_ms or loss beside at_s")
 
 
 @dataclass(frozen=True)
@@ -273,10 +274,9 @@ class Flow:
         check_fields(self, "extra_rtt_ms", 0, MAX_DELAY_MS, prefix="flows.")
         check_fields(self, "cwnd", 1, 1e9, prefix="flows.")
         check_fields(self, "pacing_mbps", 1e-6, MAX_RATE_MBPS, prefix="flows.")
-        if self.stop_s is not None and self.stop_s < self.start_s:
+        if self.stop_s is not None and self.stop_s <= self.start_s:
             raise ConfigError(
-                f"flows.stop_s is {self.stop_s:g}: expected start_s ({self.start_s:g}) or more, or "
-                "none"
+                f"flows.stop_s is {self.stop_s:g}: expected more than start_s ({self.start_s:g})"
             )
         # What a scheme of ours would not read.
         if self.scheme in SCHEMES and self.scheme != "agent":
@@ -327,15 +327,12 @@ class Scenario:
         check_fields(self, "seed", 0, MAX_SEED)
         if not 1 <= len(self.flows) <= 64:
             raise ConfigError(f"{self.name}: {len(self.flows)} flows; expected 1 to 64")
-        rates = [c.rate_mbps for c in self.link.changes if c.at_s < self.duration_s]
-        if self.link.rate_mbps == 0 and not any(rates):
-            raise ConfigError(
-                f"{self.name}: its link is silent for all of its {self.duration_s:g} s"
-            )
-        first = self.flows[0]
-        stop = self.duration_s if first.stop_s is None else first.stop_s
-        if not first.start_s < min(stop, self.duration_s):
-            raise ConfigError(
-                f"{self.name}: the first flow runs from {first.start_s:g} to {stop:g} s; expected "
-                f"a time within the scenario's {self.duration_s:g} s"
-            )
+        # What would never come to pass.
+        late = {f"flows[{k}].start_s": flow.start_s for k, flow in enumerate(self.flows)}
+        late |= {f"link.changes[{k}].at_s": one.at_s for k, one in enumerate(self.link.changes)}
+        for place, time in late.items():
+            if time >= self.duration_s:
+                raise ConfigError(
+                    f"{self.name}: {place} is {time:g}, when the scenario's {self.duration_s:g} s "
+                    "are over; leave it out, or raise duration_s"
+                )

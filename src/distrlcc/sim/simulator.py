@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ from distrlcc.control.state import CWND, PACING, SCHEMES, STATE_SIZE, scheme_nam
 from distrlcc.errors import CheckpointError, ConfigError
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
-from distrlcc.sim.reordering import LATE, NEVER_LATE, SCORE
+from distrlcc.sim.reordering import LATE, SCORE
 from distrlcc.sim.scenario import JITTERS, Link, Scenario
 from distrlcc.sim.trace import Trace, load_trace, require_memory
+from distrlcc.transport.recovery import NEVER_LATE
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
 
 IntArray = NDArray[np.int64]
@@ -466,12 +468,18 @@ def _enlarged(array: IntArray, length: int) -> IntArray:
     return np.concatenate([array, rest])
 
 
+_PARTS = "queue rules", "schemes", "averages", "histograms", "a log"
+"""What a variant of the kernel may have."""
+
+
 @cache
 def _compiled_kernel(variant: str) -> Any:
     """Import the kernel; say so when a variant of it must be compiled first."""
     marker = CACHE_FOLDER / f"variant-{variant}"
     if not marker.exists():
-        print("compiling the simulator (some seconds, once) ...", file=sys.stderr)  # noqa: T201
+        given = compress(_PARTS, [each == "true" for each in variant.split("-")])
+        what = f"the simulator, with {', '.join(given) or 'windows alone'}"
+        print(f"compiling {what} (some seconds, once) ...", file=sys.stderr)  # noqa: T201
         marker.touch()
     from distrlcc.sim.kernel import advance  # noqa: PLC0415 - compiles
 

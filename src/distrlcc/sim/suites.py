@@ -183,11 +183,12 @@ def _suite_file(path: Path) -> Suite:
         file = from_dict(_SuiteFile, data, source=str(path))
     else:
         file = _SuiteFile((from_dict(Scenario, data, source=str(path)),))
-    for one in file.scenarios:
-        if (late := max(flow.start_s for flow in one.flows)) >= one.duration_s:
+    names = [one.name for one in file.scenarios]
+    for place, name in enumerate(names):
+        if (first := names.index(name)) < place:
             raise ConfigError(
-                f"{path}: {one.name}: flows.start_s is {late:g}, when the scenario's "
-                f"{one.duration_s:g} s are over; leave it out, or raise duration_s"
+                f"{path}: scenarios[{first}] and scenarios[{place}] have one name, {name!r}; "
+                "expected another for each"
             )
     scenarios = [replace(s, link=_resolve_trace(s.link, path.parent)) for s in file.scenarios]
     return _listed_suite(file.name or path.stem, scenarios)

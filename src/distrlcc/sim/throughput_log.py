@@ -16,7 +16,7 @@ import numpy as np
 
 from distrlcc.errors import ConfigError, TraceError, reading
 from distrlcc.sim.csv_log import FloatArray, Units, given_units, number_in, read_csv
-from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.sim.scenario import MAX_RATE_MBPS, Change, Link, Scenario
 from distrlcc.sim.trace import (
     MAX_LOG_BYTES,
     PACKETS_PER_MBIT,
@@ -90,7 +90,8 @@ class ThroughputLog:
             for k, at in enumerate(times[:-1], 1)
             if (changed := {key: v[k] for key, v in values.items() if v[k] != v[k - 1]})
         ]
-        if self.mbps[-1] == 0:  # a link cannot end silent: it begins anew
+        ends_silent = bool(self.mbps[-1] == 0)
+        if ends_silent:  # a link cannot: it begins anew, for a millisecond
             changes.append(Change(times[-1], rate_mbps=float(self.mbps[self.mbps > 0][0])))
         link = Link(
             **{key: column[0] for key, column in values.items()},
@@ -98,7 +99,7 @@ class ThroughputLog:
             jitter_ms=self.jitter_ms,
             changes=tuple(changes),
         )
-        return Scenario(name, link, duration_s=times[-1])
+        return Scenario(name, link, duration_s=times[-1] + 1e-3 * ends_silent)
 
     def flags(self) -> str:
         """Return the flags of ``evaluate`` for what a trace cannot say, means of what varies."""
@@ -122,9 +123,9 @@ class ThroughputLog:
 
 def _text(data: bytes) -> str:
     """Decode UTF-8, or what a mark or bytes of 0 at the beginning say."""
-    text = data.decode(json.detect_encoding(data))
-    if "\0" in text:
-        raise ValueError("it has bytes of 0: no text")
+    text = data.decode(json.detect_encoding(data), "replace")
+    if "\0" in text or "\ufffd" in text:
+        raise ValueError("it has bytes of 0 or others that are no text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -329,6 +330,11 @@ def read_throughput(path: str, kind: str, columns: str = "", unit: str = "") -> 
         known = len(lengths) == len(mbps) and np.isfinite([lengths, mbps]).all()
         if not (known and (lengths > 0).all() and (mbps >= 0).all() and mbps.any()):
             raise ValueError("times must increase; rates must be 0 or more, and not all of them 0")
+        if (high := mbps > MAX_RATE_MBPS).any():
+            raise ValueError(
+                f"interval {high.argmax() + 1} has {mbps[high.argmax()]:g} Mbit/s: no link has so "
+                f"high a rate; expected {MAX_RATE_MBPS:.0f} Mbit/s at most"
+            )
         if log.delay_ms is not None and not (log.delay_ms >= 0).all():
             raise ValueError("a delay is not a number above 0")
         if log.loss is not None and not ((log.loss >= 0) & (log.loss <= 1)).all():

@@ -9,6 +9,7 @@ several opportunities; after the last line the trace wraps.
 from __future__ import annotations
 
 import codecs
+import difflib
 import os
 import re
 import shlex
@@ -28,15 +29,20 @@ from distrlcc.types import PACKET_BYTES
 SECONDS = 60
 """Period of a generated trace."""
 _TICK_MS = 20
+_GENERATORS = {
+    "cellular": "cellular:SEED",
+    "poisson": "poisson:MBPS:SEED",
+    "constant": "constant:MBPS",
+}
 PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)
 """Opportunities that carry a Mbit."""
 
 
 def generate(spec: str) -> NDArray[np.int64] | None:
-    """Generate the opportunities, ms, of a generator's name; None when the name is no generator's.
+    """Generate the opportunities, ms, of a generator's name; None when the name is a file's.
 
     Raises:
-        TraceError: The generator's parameters are wrong.
+        TraceError: The generator's parameters are wrong, or it is misspelled.
     """
     kind, *parameters = spec.split(":")
     try:
@@ -50,9 +56,11 @@ def generate(spec: str) -> NDArray[np.int64] | None:
             _mbps(spec, parameters[0])
             return constant_times(Fraction(parameters[0]) * 1000 / (8 * PACKET_BYTES))
     except ValueError:
-        raise TraceError(
-            f"{spec}: expected cellular:SEED, poisson:MBPS:SEED or constant:MBPS"
-        ) from None
+        raise TraceError(f"{spec}: expected {_GENERATORS[kind]}") from None
+    near = difflib.get_close_matches(kind.casefold(), _GENERATORS, 1) if parameters else []
+    if near and not os.path.exists(spec):
+        hint = "" if near[0] == kind else f"did you mean {':'.join([near[0], *parameters])}? "
+        raise TraceError(f"{spec}: {hint}expected {_GENERATORS[near[0]]}, or a file")
     return None
 
 
@@ -220,7 +228,8 @@ def looks_like(data: bytes, name: str) -> tuple[str, str]:
     what = next(found, "")
     if not what or " " in what:
         return "", what
-    files = f"{shlex.quote(name)} --out {shlex.quote(f'{name}.trace')}"
+    # Here, as the file's folder may not be the user's to write to.
+    files = f"{shlex.quote(name)} --out {shlex.quote(f'{Path(name).name}.trace')}"
     return what, f"distrlcc trace --from {what} {files} makes a trace of it"
 
 
@@ -275,12 +284,13 @@ def read_file(name: str, most: int | None = None) -> bytes:
         size = path.stat().st_size
         if not path.is_file():
             what = "a folder" if path.is_dir() else "no regular file"
-            more = ", or --suite for a folder of traces" * path.is_dir()
+            more = "; 'distrlcc evaluate --suite' takes a folder of traces" * path.is_dir()
             raise TraceError(f"{name}: is {what}; expected a file{more}")
         with path.open("rb") as file:
             head = file.read(4096)
             if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                remedy = looks_like(head, name)[1] or _EXPECTED
+                log = "expected a log of throughput as text"
+                remedy = looks_like(head, name)[1] or (_EXPECTED if most is None else log)
                 raise TraceError(f"{name}: is no text; {remedy}")
             if most is not None and size > most:
                 raise TraceError(
