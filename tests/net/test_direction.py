@@ -22,7 +22,7 @@ from distrlcc.net.link_config import (
 from distrlcc.net.link_log import LinkLog
 from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import QueueSpec, parse_queue
-from distrlcc.sim.scenario import Change, Link, Scenario
+from distrlcc.sim.scenario import JITTERS, Change, JitterKind, Link, Scenario, parse_jitter
 from distrlcc.sim.trace import parse_trace
 
 FULL = b"x" * 1500
@@ -202,6 +202,36 @@ def test_jitter_and_ticks_delay_and_reorder_nothing() -> None:
     # A scenario's ACKs are shaped on their way back.
     down = downlink(Link(rate_mbps=12.0, ack_jitter_ms=3.0, ack_tick_ms=4.0))
     assert (down.jitter_ms, down.tick_ms) == (3.0, 4.0)
+
+
+@pytest.mark.parametrize("kind", JITTERS)
+def test_jitter_of_each_kind_is_within_its_bounds(kind: JitterKind) -> None:
+    sends = [(k * 100_000, bytes([k % 256])) for k in range(4000)]
+    config = DirectionConfig(delay_ms=2.0, jitter_ms=20.0, jitter_kind=kind)
+    got = _drive(config, sends, 999 * MILLISECOND)
+    waits = [time - sent - 2 * MILLISECOND for (time, _), (sent, _) in zip(got, sends, strict=True)]
+    assert min(waits) >= 0
+    assert 10 * MILLISECOND < max(waits) <= (75 if kind == "exponential" else 20) * MILLISECOND
+    times = [time for time, _ in got]
+    assert times == sorted(times)
+    # In a pause nothing comes, and then all at once.
+    at_once = len(times) - len(set(times))
+    assert (at_once > 300) == (kind != "correlated")
+    assert (waits.count(0) > 2000) == (kind == "bursts")
+
+
+@pytest.mark.parametrize(
+    "text", ["burst:5", "bursts", "bursts:", "-1", "1001", "uniform:nan", "5:6"]
+)
+def test_jitter_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"jitter is .*expected MS or KIND:MS"):
+        parse_jitter(text)
+
+
+def test_jitter_is_read_as_it_is_written() -> None:
+    assert parse_jitter(None) == ("uniform", 0.0)
+    assert parse_jitter("8") == ("uniform", 8.0)
+    assert {parse_jitter(f"{kind}:0.5") for kind in JITTERS} == {(kind, 0.5) for kind in JITTERS}
 
 
 def test_a_log_that_begins_with_data_replays_where_its_trace_begins_with_opportunities(

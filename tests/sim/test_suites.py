@@ -13,7 +13,7 @@ from distrlcc.plugins import portable
 from distrlcc.sim.families import HARD, SHARED, SPLITS, bdp_packets
 from distrlcc.sim.mixed import policed
 from distrlcc.sim.queues import parse_queue
-from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
+from distrlcc.sim.scenario import JITTERS, MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
 from distrlcc.sim.suites import (
     SUITES,
     Suite,
@@ -127,6 +127,21 @@ def test_hard_links_are_what_their_names_say() -> None:
     assert not any(link.ack_tick_ms for link in lossy if link.trace is None)
     paired = [link.ack_jitter_ms for link in lossy if link.delayed_acks]
     assert min(paired) < 0.9 < max(paired)
+    for link in links["noisy"]:
+        scales = [scale for scale in (link.ack_jitter_ms, link.jitter_ms) if scale]
+        assert scales
+        assert all(2 <= scale <= 40 for scale in scales)
+    assert {link.ack_jitter_kind for link in links["noisy"]} == {*JITTERS}
+    for link in links["wifi"]:
+        ways = (link.ack_jitter_kind, link.ack_jitter_ms), (link.jitter_kind, link.jitter_ms)
+        pauses = [scale for kind, scale in ways if kind == "bursts"]
+        assert pauses
+        assert any(5 <= scale <= 250 for scale in pauses)
+        assert all(0.5 <= scale <= 250 for _, scale in ways)
+    for link in links["lan"]:
+        assert 0.02 <= 2 * link.delay_ms <= 3
+        assert 0.05 <= link.ack_jitter_ms <= 4
+        assert (link.queue_packets or 0) >= 64
     rtts = [2 * link.delay_ms for link in links["long"]]
     assert 150 <= min(rtts) < 250 < 600 < max(rtts) <= 800
     assert all(1 <= (link.rate_mbps or 0) <= 100 for link in links["long"])
@@ -259,8 +274,8 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
         "up to eight": (np.mean(np.isin(agents, (5, 6, 7, 8))), 0.06),
         "up to sixteen": (np.mean(np.greater(agents, 8)), 0.04),
         "rivals": (sum(len(s.flows) > a for s, a in zip(scenarios, agents, strict=True)), None),
-        "jitter": (np.mean([s.link.ack_jitter_ms > 0 for s in scenarios]), 0.35),
-        "jitter before the queue": (np.mean([s.link.jitter_ms > 0 for s in scenarios]), 0.08),
+        "jitter": (np.mean([s.link.ack_jitter_ms > 0 for s in scenarios]), 0.435),
+        "jitter before the queue": (np.mean([s.link.jitter_ms > 0 for s in scenarios]), 0.17),
         "CoDel": (np.mean(["codel" in str(s.link.aqm) for s in scenarios]), 0.05),
         "PIE": (np.mean(["pie" in str(s.link.aqm) for s in scenarios]), 0.05),
         "marks": (np.mean(["ecn=1" in str(s.link.aqm) for s in scenarios]), 0.05),
@@ -286,7 +301,11 @@ def test_the_world_has_the_shares_that_it_documents() -> None:
         assert found == pytest.approx(said, abs=max(0.1 * said, 0.015)), name
     assert 0.028 < max(s.link.loss for s in scenarios) <= 0.03
     assert max(s.link.loss for s in scenarios if s.link.trace) == 0
-    assert 7.5 < max(s.link.jitter_ms for s in scenarios) <= 8
+    kinds = [(s.link.jitter_kind, s.link.ack_jitter_kind) for s in scenarios]
+    assert {kind for both in kinds for kind in both} == {*JITTERS}
+    assert 100 < max(s.link.jitter_ms for s in scenarios) <= 250
+    lans = [s for s in alone if 2 * s.link.delay_ms < 2]
+    assert len(lans) / len(alone) == pytest.approx(0.025, abs=0.012)
     for s, count in zip(scenarios, agents, strict=True):
         check_agents(s, count)
         assert len(s.flows) <= SUITES["world"].most_flows

@@ -39,7 +39,8 @@ class Direction:
         self._config, self._generator, self._logs = config, generator, tuple(logs)
         self._delay = round(config.delay_ms * MILLISECOND)
         self._jitter = round(config.jitter_ms * MILLISECOND)
-        self._seed, self._packets = generator.getrandbits(48), count()
+        self._seed = generator.getrandbits(48) if config.jitter_ms else 0
+        self._packets = count()
         self._tick = max(round(config.tick_ms * MILLISECOND), 1)
         self._loss = 0.0
         self._base = 0
