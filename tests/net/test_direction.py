@@ -194,7 +194,7 @@ def test_jitter_and_ticks_delay_and_reorder_nothing() -> None:
     got = _drive(config, sends, 99 * MILLISECOND)
     assert [data for _, data in got] == [data for _, data in sends]
     waits = [time - sent - 2 * MILLISECOND for (time, _), (sent, _) in zip(got, sends, strict=True)]
-    assert 0 <= min(waits) < MILLISECOND
+    assert 0 <= min(waits) < 2 * MILLISECOND
     assert 2 * MILLISECOND < max(waits) <= 3 * MILLISECOND
     assert got == _drive(config, sends, 99 * MILLISECOND)  # the same seed
     got = _drive(replace(config, tick_ms=4.0), sends, 99 * MILLISECOND)
