@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -112,6 +113,17 @@ class VersionError(WireError):
         """Take the message and the fields that stand in every version's header."""
         super().__init__(message)
         self.version, self.kind, self.session = version, kind, session
+
+
+def warn_in_lines(rank: int = 0) -> None:
+    """Let this process's warnings be one line each, which bears its rank but for rank 0."""
+    who = f"rank {rank}: " if rank else ""
+
+    def one_line(message: Any, category: type[Warning], *_: Any) -> str:
+        kind = "" if category is UserWarning else f"{category.__name__}: "
+        return f"distrlcc: {who}{kind}{printable(str(message))}\n"
+
+    warnings.formatwarning = one_line  # type: ignore[assignment]
 
 
 _PYTHON = (

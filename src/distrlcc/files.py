@@ -6,10 +6,15 @@ import errno
 import fnmatch
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from distrlcc.errors import OutputError, writing
 
@@ -105,6 +110,15 @@ def write_together(
         for path in temporary.values():
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def crc32(text: str, arrays: Iterable[NDArray[Any]]) -> int:
+    """Return a checksum of a text and of arrays with their shapes and types."""
+    value = zlib.crc32(text.encode())
+    for array in arrays:
+        value = zlib.crc32(f"{array.dtype.str}{array.shape}".encode(), value)
+        value = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, value)
+    return value
 
 
 def rename(temporary: Path, path: Path, check: Callable[[], None] | None = None) -> None:

@@ -1,6 +1,7 @@
 """Data sets on disk: what is written is read, mapped and not loaded; what is damaged is refused."""
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def _episode(number: int, length: int, actions: int = 0) -> Episode:
     return Episode(f"toy/{number}", observations, *taken, *columns, scores)
 
 
-def _write(
+def write_data(
     folder: Path, episodes: Iterable[Episode], spaces: Spaces = SPACES, shard_steps: int = 12
 ) -> StoredData:
     with DatasetWriter(folder, spaces, ORIGIN, shard_steps) as writer:
@@ -44,7 +45,7 @@ EPISODES = [_episode(number, length) for number, length in enumerate(LENGTHS)]
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    data = _write(tmp_path / "d", EPISODES)
+    data = write_data(tmp_path / "d", EPISODES)
     assert data.shard.tolist() == [0, 0, 1, 2, 3]  # whole episodes, 12 steps at most
     assert data.steps.tolist() == list(LENGTHS)
     assert data.first_row.tolist() == [0, 5, 0, 0, 0]
@@ -68,14 +69,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_continuous_actions(tmp_path: Path) -> None:
     episode = _episode(0, 4, actions=2)
-    data = _write(tmp_path / "d", [episode], Spaces("toy", 3, "toy", "continuous", 2))
+    data = write_data(tmp_path / "d", [episode], Spaces("toy", 3, "toy", "continuous", 2))
     stored = data.episode(0)
     np.testing.assert_array_equal(stored.expert_actions, episode.expert_actions)
 
 
 def test_steps_are_mapped_and_not_loaded(tmp_path: Path) -> None:
     long = [_episode(number, 50_000) for number in range(4)]
-    _write(tmp_path / "d", long, shard_steps=50_000)
+    write_data(tmp_path / "d", long, shard_steps=50_000)
     before = pa.total_allocated_bytes()
     data = StoredData(tmp_path / "d")
     total = sum(float(data.episode(k).observations.sum()) for k in range(4))
@@ -96,14 +97,14 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _write(folder, broken_off())
+        write_data(folder, broken_off())
     assert not folder.exists()
 
 
 def test_a_place_that_is_taken(tmp_path: Path) -> None:
     notes, folder = tmp_path / "notes", tmp_path / "d"
     notes.write_text("mine")
-    _write(folder, EPISODES)
+    write_data(folder, EPISODES)
     cases = [(tmp_path, "not empty"), (notes, "is a file"), (folder, "already holds a data set")]
     for place, words in [*cases, (folder, "holds an unfinished data set; delete it")]:
         with pytest.raises(OutputError, match=words):
@@ -113,7 +114,10 @@ def test_a_place_that_is_taken(tmp_path: Path) -> None:
 
 
 def _refused(folder: Path, words: str) -> None:
-    with pytest.raises(DatasetError, match=words) as caught:
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(DatasetError, match=words) as caught,
+    ):
         StoredData(folder).episode(1)
     assert "\n" not in str(caught.value)
 
@@ -121,9 +125,17 @@ def _refused(folder: Path, words: str) -> None:
 def test_damage_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "d"
     _refused(folder, "no data set at")
-    _write(folder, EPISODES)
+    write_data(folder, EPISODES)
     shard, manifest = folder / "steps-00000.arrow", folder / NAME
-    data, text = shard.read_bytes(), manifest.read_text()
+    values = json.loads(manifest.read_text())
+    data = shard.read_bytes()
+    shard.write_bytes(b"x" * len(data))
+    _refused(folder, "its checksum is wrong")
+    # An older data set has no checksums.
+    unchecked = [{**each, "steps_crc": None, "episodes_crc": None} for each in values["shards"]]
+    values |= {"version": 2, "crc": None, "shards": unchecked}
+    text = json.dumps(values)
+    manifest.write_text(text)
     shard.write_bytes(data[:-100])
     _refused(folder, "its manifest says")
     shard.write_bytes(b"x" * len(data))
@@ -134,9 +146,8 @@ def test_damage_is_refused(tmp_path: Path) -> None:
     shard.unlink()
     _refused(folder, "is missing")
     shard.write_bytes(data)
-    values = json.loads(text)
     for change, words in (
-        ({"version": 1}, "has format version 1, this distrlcc reads version 2"),
+        ({"version": 1}, "has format version 1, this distrlcc reads version 3"),
         ({"format": "other"}, "not the manifest of a distrlcc data set"),
         ({"steps": 27}, "27 steps, and 28 in its shards"),
         ({"steps": "many"}, "is damaged"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from distrlcc.config import from_dict
@@ -22,6 +23,13 @@ from distrlcc.policy.policy_file import (
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import RECIPES, recipe
 from tests.policy.random_policies import make_policy, make_spec
+
+
+def test_an_older_file_without_a_checksum_is_read_with_a_line(written: Path) -> None:
+    with safe_open(written, framework="numpy") as file:
+        _rewrite(written, policy=file.metadata()["policy"])
+    with pytest.warns(UserWarning, match="has no checksum"):
+        assert load_policy(written).spec == make_policy().spec
 
 
 @pytest.fixture
@@ -84,6 +92,7 @@ def _header(acting: str = "argmax", **changes: Any) -> str:
     return json.dumps({"spec": spec, "acting": acting, "notes": {}})
 
 
+@pytest.mark.filterwarnings("ignore:.*has no checksum")
 @pytest.mark.parametrize("policy", ["{", "[]", "{}", '{"spec": {}, "acting": "", "notes": {}}'])
 def test_damaged_header(written: Path, policy: str) -> None:
     _rewrite(written, policy=policy)
@@ -91,9 +100,10 @@ def test_damaged_header(written: Path, policy: str) -> None:
         load_policy(written)
 
 
+@pytest.mark.filterwarnings("ignore:.*has no checksum")
 def test_a_file_that_does_not_fit_is_refused(written: Path) -> None:
     for changes, words in (
-        ({"format_version": "2"}, "version '2', this distrlcc reads version 1"),
+        ({"format_version": "3"}, "version '3', this distrlcc reads version 2"),
         ({"policy": _header("guess")}, "acting = 'guess': expected one of 'argmax', 'sample'"),
         ({"policy": _header(hidden=(16, 9))}, "its spec asks for"),
     ):

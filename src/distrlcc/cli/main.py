@@ -18,7 +18,7 @@ from textwrap import dedent
 
 from distrlcc.cli.parser import Parser
 from distrlcc.cli.watched import on_plugin, over
-from distrlcc.errors import DistrlccError, printable
+from distrlcc.errors import DistrlccError, printable, warn_in_lines
 from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
 from distrlcc.plugins import BEFORE, blame
@@ -112,6 +112,7 @@ def main(
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:  # what calls this function keeps its process
         BEFORE.append(on_plugin)
+        warn_in_lines()
     try:
         limits()  # refused before anything starts
         with naming_extras():

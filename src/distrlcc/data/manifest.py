@@ -6,7 +6,9 @@ same names as in collections for offline RL.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,8 +21,8 @@ from distrlcc.config import from_dict
 from distrlcc.errors import DatasetError, reading
 
 FORMAT = "distrlcc-trajectories"
-VERSION = 2
-"""Version of the files' layout; a data set of another version is refused."""
+VERSION, UNCHECKED = 3, 2
+"""Version of the files' layout, and the one before, without checksums; others are refused."""
 NAME = "manifest.json"
 _SIZE = msgspec.Meta(ge=1, le=1 << 20)
 _AGAIN = "; copy the data set again"
@@ -71,6 +73,9 @@ class Shard:
     """One row per episode."""
     episodes: int
     episodes_bytes: int
+    steps_crc: int | None = None
+    episodes_crc: int | None = None
+    """CRC-32 of the files; None in older data sets."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ class Manifest:
     shards: tuple[Shard, ...]
     format: str = FORMAT
     version: int = VERSION
+    crc: int | None = None
+    """CRC-32 of the manifest without this; None in older data sets."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -105,15 +112,26 @@ def read_manifest(folder: Path) -> Manifest:
         values: Any = msgspec.json.decode(path.read_bytes())
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise DatasetError(f"{path} is not the manifest of a distrlcc data set")
-    if values.get("version") != VERSION:
+    if values.get("version") not in (VERSION, UNCHECKED):
         raise DatasetError(
             f"{path} has format version {values.get('version')!r}, this distrlcc reads version "
             f"{VERSION}; use the distrlcc that wrote it, or collect again"
         )
     with reading(DatasetError, f"{path} is damaged", _AGAIN):
         manifest = from_dict(Manifest, values, source=NAME)
+    if manifest.version == UNCHECKED:
+        warnings.warn(
+            f"{folder} has no checksums, as older data sets: damage would not show", stacklevel=2
+        )
+    elif manifest.crc != checksum(manifest):
+        raise DatasetError(f"{path} is damaged: its checksum is wrong{_AGAIN}")
     _check(path, manifest)
     return manifest
+
+
+def checksum(manifest: Manifest) -> int:
+    """Return the CRC-32 that a manifest has."""
+    return zlib.crc32(msgspec.json.encode(replace(manifest, crc=None), order="deterministic"))
 
 
 def _check(path: Path, manifest: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,15 +54,23 @@ class StoredData:
     def read_steps(self, shard: int) -> pa.RecordBatch:
         """Map a shard's steps, all columns."""
         entry = self.manifest.shards[shard]
-        return self._map(entry.steps_file, entry.steps, step_schema(self.manifest.spaces))
+        schema = step_schema(self.manifest.spaces)
+        return self._map(entry.steps_file, entry.steps, schema, entry.steps_crc)
 
     def read_episodes(self, shard: int) -> pa.RecordBatch:
         """Map a shard's episodes, all columns."""
         entry = self.manifest.shards[shard]
-        return self._map(entry.episodes_file, entry.episodes, episode_schema(self.manifest.spaces))
+        schema = episode_schema(self.manifest.spaces)
+        return self._map(entry.episodes_file, entry.episodes, schema, entry.episodes_crc)
 
     def mapped(self, shard: int) -> Steps:
-        """Return views of a shard's steps, mapped once."""
+        """Return views of a shard's steps, mapped once.
+
+        Raises:
+            DatasetError: The file is damaged, or has been cut since.
+        """
+        entry = self.manifest.shards[shard]
+        self._check_size(entry.steps_file, entry.steps_bytes)  # what is cut would be SIGBUS
         if shard not in self._steps:
             batch = self.read_steps(shard)
             self._steps[shard] = Steps(
@@ -88,13 +97,15 @@ class StoredData:
                 f"{path} has {found} bytes, its manifest says {size}; copy the data set again"
             )
 
-    def _map(self, name: str, rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    def _map(self, name: str, rows: int, schema: pa.Schema, crc: int | None) -> pa.RecordBatch:
         path = self.folder / name
         # Closing gives back the file descriptor; the columns keep the mapping.
         with (
             reading(DatasetError, f"{path} cannot be read", "; copy the data set again"),
             pa.memory_map(str(path)) as source,
         ):
+            if crc not in (None, zlib.crc32(source.read_buffer())):
+                raise DatasetError(f"{path} is damaged: its checksum is wrong; copy it again")
             file = pa.ipc.open_file(source)
             batch = file.get_batch(0) if file.num_record_batches == 1 else None
             fits = batch is not None and batch.schema.equals(schema) and batch.num_rows == rows

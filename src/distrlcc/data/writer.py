@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from distrlcc.data.manifest import (
     Origin,
     Shard,
     Spaces,
+    checksum,
     episode_schema,
     step_schema,
     to_arrow,
@@ -85,6 +87,7 @@ class DatasetWriter:
         manifest = Manifest(
             self._spaces, self._origin, self.steps, self.episodes, tuple(self._shards)
         )
+        manifest = replace(manifest, crc=checksum(manifest))
         text = json.dumps(msgspec.to_builtins(manifest), indent=2) + "\n"
         write_atomically(self.folder / NAME, text.encode())
         return manifest
@@ -109,7 +112,8 @@ class DatasetWriter:
         files = {name: _serialise(table) for name, table in zip(names, tables, strict=True)}
         write_together(self.folder, files)
         sizes = [len(files[name]) for name in names]
-        self._shards.append(Shard(names[0], rows[0], sizes[0], names[1], rows[1], sizes[1]))
+        crcs = [zlib.crc32(files[name]) for name in names]
+        self._shards.append(Shard(names[0], rows[0], sizes[0], names[1], rows[1], sizes[1], *crcs))
 
     def __enter__(self) -> DatasetWriter:
         return self

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
-from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError, printable
+from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError, warn_in_lines
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import own_token
 from distrlcc.parallel.gate import Tunnel
@@ -356,17 +355,6 @@ def _die_with_launcher() -> None:
         os._exit(1)
 
 
-def mark_rank(slot: int) -> None:
-    """Let this process's warnings be one line each, which bears its rank but for rank 0."""
-    rank = f"rank {slot}: " if slot else ""
-
-    def one_line(message: Any, category: type[Warning], *_: Any) -> str:
-        kind = "" if category is UserWarning else f"{category.__name__}: "
-        return f"distrlcc: {rank}{kind}{printable(str(message))}\n"
-
-    warnings.formatwarning = one_line  # type: ignore[assignment]
-
-
 def _main(
     sender: Connection, target: Target, spec: RankSpec, job: Any, environment: dict[str, str]
 ) -> None:
@@ -377,7 +365,7 @@ def _main(
     gc.freeze()  # what the server imported is never garbage: no look at it, no copy of its pages
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS} - {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and sends SIGTERM
-    mark_rank(spec.slot)
+    warn_in_lines(spec.slot)
     try:
         sender.send(("result", target(spec, job)))
     except DistrlccError as error:

@@ -18,12 +18,18 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.data.reader import StoredData
-from distrlcc.errors import ConfigError, DistrlccError, NoGroupError, OutputError
+from distrlcc.errors import (
+    ConfigError,
+    DistrlccError,
+    NoGroupError,
+    OutputError,
+    warn_in_lines,
+)
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.interface import interface_towards
-from distrlcc.parallel.launcher import Launcher, mark_rank
+from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, TCPStore, open_tunnel
@@ -318,7 +324,7 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and sends SIGTERM
     slot = int(os.environ["RANK"])
-    mark_rank(slot)
+    warn_in_lines(slot)
     try:
         with ExitStack() as stack:
             spec, master, _store = _torchrun_spec(config, group)  # who serves the store keeps it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,11 +21,13 @@ from safetensors.numpy import save
 
 from distrlcc.config import from_dict
 from distrlcc.errors import PolicyFileError, reading
-from distrlcc.files import require_writable, write_atomically
+from distrlcc.files import crc32, require_writable, write_atomically
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 FORMAT = "distrlcc-policy"
-FORMAT_VERSION = 1
+FORMAT_VERSION = "2"
+_UNCHECKED = "1"
+"""The version before, without a checksum."""
 
 Acting = Literal["argmax", "sample"]
 
@@ -68,12 +71,14 @@ def save_policy(
     target = Path(path)
     _check_arrays(target, policy.spec, policy.arrays)
     header = {"spec": asdict(policy.spec), "acting": policy.acting, "notes": policy.notes}
+    arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
+    text = json.dumps(header, sort_keys=True)
     metadata = {
         "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "policy": json.dumps(header, sort_keys=True),
+        "format_version": FORMAT_VERSION,
+        "policy": text,
+        "checksum": _checksum(text, arrays),
     }
-    arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
     require_writable(target.parent)
     write_atomically(target, save(arrays, metadata), before_rename=before_rename, epoch=epoch)
 
@@ -81,8 +86,10 @@ def save_policy(
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
     """Read a policy file.
 
+    An older file without a checksum is read with a warning.
+
     Raises:
-        PolicyFileError: If there is no such file, or it is truncated, foreign, of another format
+        PolicyFileError: If there is no such file, or it is damaged, foreign, of another format
             version, lacks arrays, or has arrays of another shape than its spec.
     """
     source = Path(path)
@@ -93,15 +100,27 @@ def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
             f"{metadata.get('format')!r}, expected {FORMAT!r}); pass a file that "
             "'distrlcc train' wrote"
         )
-    if metadata.get("format_version") != str(FORMAT_VERSION):
+    version = metadata.get("format_version")
+    if version not in (FORMAT_VERSION, _UNCHECKED):
         raise PolicyFileError(
-            f"{source} has policy format version {metadata.get('format_version')!r}, this distrlcc "
+            f"{source} has policy format version {version!r}, this distrlcc "
             f"reads version {FORMAT_VERSION}; use the distrlcc that wrote it, or train it again"
         )
+    if version == _UNCHECKED:
+        warnings.warn(
+            f"{source} has no checksum, as older files: damage would not show", stacklevel=2
+        )
+    elif metadata.get("checksum") != _checksum(metadata.get("policy", ""), arrays):
+        raise PolicyFileError(f"{source} is damaged: its checksum is wrong; copy it again")
     with reading(PolicyFileError, f"{source} has a damaged header", "; copy it again"):
         header = from_dict(_Header, json.loads(metadata["policy"]), source="policy")
     _check_arrays(source, header.spec, arrays)
     return PolicyFile(header.spec, arrays, header.acting, header.notes)
+
+
+def _checksum(text: str, arrays: Mapping[str, NDArray[np.float32]]) -> str:
+    names = sorted(arrays)
+    return str(crc32(f"{text}{names}", (arrays[name] for name in names)))
 
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import sys
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from safetensors import safe_open
 
 from distrlcc.config import toml_differences
 from distrlcc.errors import CheckpointError, reading
-from distrlcc.files import write_atomically
+from distrlcc.files import crc32, write_atomically
 
 FORMAT = "distrlcc-checkpoint"
 VERSION = "2"
@@ -75,13 +74,13 @@ def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
         TypeError: The tree holds something that cannot be stored.
     """
     tree, arrays = _flatten(state)
-    metadata |= {"state": tree, "checksum": str(_checksum(tree, arrays))}
+    metadata |= {"state": tree, "checksum": str(crc32(tree, arrays))}
     return safetensors.numpy.save({str(i): array for i, array in enumerate(arrays)}, metadata)
 
 
 def checksum(state: Mapping[str, Any]) -> int:
     """Return a CRC-32 of a state, the same wherever every bit is."""
-    return _checksum(*_flatten(state))
+    return crc32(*_flatten(state))
 
 
 def _flatten(state: Mapping[str, Any]) -> tuple[str, list[NDArray[Any]]]:
@@ -125,7 +124,7 @@ def load_checkpoint(
     with reading(DamagedCheckpointError, damaged), file:
         arrays = [file.get_tensor(str(index)) for index in range(len(file.keys()))]
         tree = metadata["state"]
-        if metadata["checksum"] != str(_checksum(tree, arrays)):
+        if metadata["checksum"] != str(crc32(tree, arrays)):
             raise DamagedCheckpointError(f"checkpoint {path} is corrupt: its checksum is wrong")
         return {**_decode(json.loads(tree), arrays)}
 
@@ -152,14 +151,6 @@ def _check(
             f"checkpoint {path} is from another config (checkpoint's value != this run's): "
             f"{shown}; put these back in config.toml, or use the distrlcc that wrote it"
         )
-
-
-def _checksum(tree: str, arrays: list[NDArray[Any]]) -> int:
-    value = zlib.crc32(tree.encode())
-    for array in arrays:
-        value = zlib.crc32(f"{array.dtype.str}{array.shape}".encode(), value)
-        value = zlib.crc32(array.reshape(-1).view(np.uint8).data, value)
-    return value
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]], place: str) -> Any:

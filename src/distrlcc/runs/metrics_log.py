@@ -7,6 +7,7 @@ import json
 import numbers
 import os
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,7 @@ class MetricsLog:
         self._settings = settings or {}
         self._steps = 0
         self._purge: int | None = None
+        self._size = self._crc = 0
         self._lines: BinaryIO | None = None
         self._writer: EventFile | None = None
 
@@ -73,6 +75,7 @@ class MetricsLog:
         """
         self.close()
         copy = temporary_path(self.path, epoch)
+        self._size = self._crc = 0
         try:
             with writing(self.path, _REMEDY):
                 self._lines = copy.open("xb")
@@ -80,24 +83,56 @@ class MetricsLog:
                     self._keep(self._lines, sys.maxsize if update is None else update)
                     # TensorBoard hides what was written before from here on.
                     self._purge = self._steps + 1
+                self._sync()
                 check()
                 rename(copy, self.path, check)
         finally:
             copy.unlink(missing_ok=True)
 
     def _keep(self, copy: BinaryIO, last: int) -> None:
-        """Copy what ends with the last whole line of an update up to ``last``; it may be large."""
-        self.newest, self._steps, held = 0, 0, b""
+        """Copy the whole lines of updates up to ``last``; there may be many."""
+        self.newest, self._steps = 0, 0
         with self.path.open("rb") as lines:
             for line in lines:
-                held += line
                 with suppress(ValueError, RecursionError):  # torn, or none of ours
                     row = msgspec.json.decode(line, type=_Row)
                     if row.update <= last and line.endswith(b"\n"):
-                        copy.write(held)
-                        held, self.newest = b"", row.update
-                        self._steps = int(row.steps or self._steps)
-        copy.flush()
+                        self._append(copy, line)
+                        self.newest, self._steps = row.update, int(row.steps or self._steps)
+
+    def _append(self, lines: BinaryIO, data: bytes) -> None:
+        lines.write(data)
+        self._size, self._crc = self._size + len(data), zlib.crc32(data, self._crc)
+
+    def _sync(self) -> None:
+        if self._lines is not None:
+            self._lines.flush()
+            os.fsync(self._lines.fileno())
+
+    def durable(self) -> dict[str, int]:
+        """Have all lines on the disk; return their ``bytes`` and ``crc``, which a checkpoint keeps.
+
+        Raises:
+            OutputError: The disk does not take them.
+        """
+        with writing(self.path, _REMEDY):
+            self._sync()
+        return {"bytes": self._size, "crc": self._crc}
+
+    def damage(self, kept: Mapping[str, int]) -> str:
+        """Say what is not as `durable` once had it: lines are lost or changed; empty if nothing."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        crc, left = 0, kept["bytes"]
+        if size >= left > 0:
+            with self.path.open("rb") as lines:
+                while piece := lines.read(min(left, 1 << 20)):
+                    crc, left = zlib.crc32(piece, crc), left - len(piece)
+        if size < kept["bytes"]:
+            return (
+                f"{self.path} has {size} bytes, its checkpoint saw {kept['bytes']}: rows are lost"
+            )
+        changed = f"{self.path} is not what its checkpoint saw: rows are changed"
+        return changed if crc != kept["crc"] else ""
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
         """Append metrics of an update: numbers, texts or lists of them.
@@ -111,7 +146,7 @@ class MetricsLog:
         with writing(self.path, _REMEDY):
             if self._lines is None:
                 self._lines = self.path.open("ab")
-            self._lines.write(msgspec.json.format(row, indent=0) + b"\n")
+            self._append(self._lines, msgspec.json.format(row, indent=0) + b"\n")
             self._lines.flush()
             if not os.fstat(self._lines.fileno()).st_nlink:
                 raise FileNotFoundError(errno.ENOENT, "it was removed or replaced meanwhile")

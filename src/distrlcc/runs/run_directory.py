@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="DataclassInstance")
 
+_METRICS = "metrics_file"
+"""Key of a checkpoint: what `MetricsLog.durable` said as it was saved."""
+
 
 class RunDirectory:
     """One run's folder. Make it with :meth:`create` or :meth:`resume`; close it at the end."""
@@ -163,6 +166,8 @@ class RunDirectory:
     def save(self, state: Mapping[str, Any], *, best: bool = False) -> Path:
         """Save a checkpoint as the best, or as the latest; the one before becomes the previous."""
         path, previous = self.checkpoint_path("best" if best else "latest"), None
+        if not best:
+            state = {**state, _METRICS: self.metrics.durable()}
         if path.exists() and not best:
             previous = temporary_path(self.checkpoint_path("previous"), self._epoch)
             try:  # so that the newest exists at every moment
@@ -202,7 +207,10 @@ class RunDirectory:
             CheckpointError: No checkpoint is whole, or it is from another configuration.
         """
         damage: CheckpointError | None = None
-        for path in map(self.checkpoint_path, ("latest", "previous")):
+        latest, previous = map(self.checkpoint_path, ("latest", "previous"))
+        if previous.exists() and not latest.exists():
+            damage = CheckpointError(f"{latest} is missing")
+        for path in (latest, previous):
             try:
                 if path.exists():
                     state = load_checkpoint(
@@ -210,6 +218,9 @@ class RunDirectory:
                     )
                     if damage is not None:
                         note(f"warning: {damage}; going on from {path}, which is older")
+                    rows = self.metrics.damage(state.pop(_METRICS, {"bytes": 0, "crc": 0}))
+                    if rows:
+                        note(f"warning: {rows}; what is whole is kept")
                     return state
             except DamagedCheckpointError as error:
                 damage = damage or error
