@@ -176,6 +176,15 @@ def test_cubic_holds_what_is_judged_beside_cubic() -> None:
     assert np.isfinite(scores).any(axis=0).all()
 
 
+def test_noise_is_judged_where_there_is_noise_and_copa_where_it_sends_a_bounded_number() -> None:
+    flood = Point(rate_mbps=1000.0, rtt_ms=0.1, queue_bdp=0.01)
+    points = [Point(), Point(ack_jitter_ms=5.0), flood]
+    for name in ("copa", "cubic"):
+        scores = Judge(Contender(name)).of(("use", "noise"))(points)
+        judged = [[True, False], [True, True], [name == "cubic", False]]
+        assert np.isfinite(scores).tolist() == judged, name
+
+
 def test_scores_are_what_is_counted() -> None:
     # A fixed window of a hundred on links whose BDP it fills by a known share.
     quarter = Point(rate_mbps=80.0, rtt_ms=60.0)
@@ -191,7 +200,7 @@ def test_scores_are_what_is_counted() -> None:
 
 
 def test_one_holds_most_of_what_it_must_on_plain_draws() -> None:
-    points = list(filter(fits, map(drawn, uniforms(0, 0, 40))))
+    points = list(filter(fits, map(drawn, uniforms(0, 0, 28))))
     findings = Findings(tuple(PROPERTIES.values()), points, plain=len(points))
     findings.scores = list(Judge(contender_named("one"))(points))
     shares = findings.shares()

@@ -51,7 +51,7 @@ def add_contender(parser: Parser) -> None:
 
 
 def contender(args: Namespace) -> Contender:
-    """Return what is judged; raises ConfigError where there is none of this name."""
+    """Return the contender that is judged; raises ConfigError if nothing has its name."""
     from dataclasses import replace
 
     from distrlcc.evaluation.contender import contender_named

@@ -44,7 +44,7 @@ from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
 
 T = TypeVar("T")
-CHUNK, GENERATION = 32, 4
+CHUNK, GENERATION = 64, 2
 """Links that one process judges at once, and how many such chunks the search chooses at once: so
 what is judged does not depend on the number of processes."""
 PLAIN, SEARCHED = 0.4, 0.65
@@ -283,13 +283,13 @@ def _draw(
 
 
 class Elites:
-    """Of each kind of link and each property the least score, and the uniforms that drew it."""
+    """Keeps the least score of each kind of link and property, and the uniforms of that link."""
 
     def __init__(self) -> None:
         """Begin without any."""
         self.kept: dict[tuple[object, ...], tuple[float, FloatArray]] = {}
 
-    def tell(self, draws: Sequence[FloatArray], points: Sequence[Point], scores: Any) -> None:
+    def tell(self, draws: Iterable[FloatArray], points: Sequence[Point], scores: Any) -> None:
         """Take links ``[L]`` with their scores ``[L, P]``."""
         for u, point, row in zip(draws, points, scores, strict=True):
             sizes = (point.rate_mbps, point.rtt_ms, point.queue_bdp)

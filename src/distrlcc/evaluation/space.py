@@ -31,9 +31,9 @@ MOST_BDP = 20_000.0
 POLICED, POLICED_RTT_MS, POLICED_RTTS = 0.1, 5.0, 400.0
 """With a policer there is this part of both, the RTT is so long or longer, and the time so many
 round trips at most: a scheme that ignores losses sends ever more packets into a policer."""
-LAN_MS = 0.5
-"""Copa runs on no link with a shorter round trip: where a queue holds a few packets it sends
-hundreds of millions that are lost, which takes minutes."""
+FEW_PACKETS, COPA_SENDS = 4, 2e7
+"""Copa ignores losses: where policers, AQM or a queue of so few packets leave no standing queue it
+sends about half of (what the link carries) x (round trips). Above this it does not run."""
 MOST_TRACE_MBPS = 100.0
 MOST_CHANGES = 64
 NOISE = ("jitter_ms", "ack_jitter_ms", "ack_tick_ms", "late_ms")
@@ -123,7 +123,7 @@ class Point:
     """Of a generated cellular trace it says nothing."""
     rtt_ms: float = _in(0.02, 3e3, 40.0)
     queue_bdp: float = _in(0.01, 16.0, 1.0)
-    """Of the BDP or of 4 packets if that is more; the queue holds 1 packet or more."""
+    """Size in BDP, or in times 4 packets if the BDP is less; the queue holds 1 packet or more."""
     aqm: str = _of("codel", "pie", "codel,ecn=1", "pie,ecn=1", "mark", share=0.15)
     """In place of droptail; ``mark`` is a droptail that marks from a fifth of its room on."""
     loss: float = _in(1e-4, 0.05, share=0.2)
@@ -170,7 +170,8 @@ class Point:
 
     def quiet(self) -> Point:
         """Return the same link without noise in its delay."""
-        return replace(self, **dict.fromkeys(NOISE, 0.0))
+        calm: dict[str, Any] = dict.fromkeys(NOISE, 0.0)
+        return replace(self, **calm)
 
     def told(self) -> dict[str, Any]:
         """Return the fields that say something, by name."""
@@ -234,8 +235,6 @@ def scenario(point: Point, name: str = "stress") -> Scenario:
         raise ConfigError(f"{name}: more than {MOST_BDP * less:g} packets in a round trip")
     if point.policer and point.rtt_ms < POLICED_RTT_MS:
         raise ConfigError(f"{name}: a policer needs an RTT of {POLICED_RTT_MS:g} ms or more")
-    if point.rival == "copa" and point.rtt_ms < LAN_MS:
-        raise ConfigError(f"{name}: Copa as a rival needs an RTT of {LAN_MS:g} ms or more")
     given = {n: getattr(point, n) for n in DIMENSIONS if n in _LINK}
     packets = max(round(point.queue_bdp * max(bdp_packets(rate, point.rtt_ms), 4.0)), 1)
     if point.aqm == "mark":
@@ -265,7 +264,18 @@ def scenario(point: Point, name: str = "stress") -> Scenario:
         changes=_changes(point, rate, seconds, constant=traced is None),
         **given,
     )
-    return Scenario(name, link, _flows(point, seconds), duration_s=seconds, seed=point.seed)
+    made = Scenario(name, link, _flows(point, seconds), duration_s=seconds, seed=point.seed)
+    if point.rival == "copa" and not runs_copa(point, made):
+        raise ConfigError(f"{name}: Copa would send too much as a rival")
+    return made
+
+
+def runs_copa(point: Point, made: Scenario) -> bool:
+    """Say whether Copa may run on a link: it sends no more than `COPA_SENDS` there."""
+    if not (point.aqm or point.policer) and (made.link.queue_packets or 0) > FEW_PACKETS:
+        return True
+    packets = bdp_packets(point.rate_mbps, 1e3 * made.duration_s)
+    return packets * 1e3 * made.duration_s / point.rtt_ms / 2 < COPA_SENDS
 
 
 def _trace(point: Point) -> str:
@@ -352,7 +362,7 @@ def simpler(point: Point) -> Iterator[Point]:
 def _nearer(dimension: Dimension, value: float, calm: float) -> Iterator[float]:
     """Yield the simplest value or the least, some on the way there, and rounder ones."""
     end = calm or dimension.low
-    ways = [value * (end / value) ** share for share in (1.0, 0.5, 0.25, 0.1, 0.03)]
+    ways = [end, *(value * (end / value) ** share for share in (0.5, 0.25, 0.1, 0.03))]
     if dimension.whole:
         yield from (max(round(way), 2) for way in ways)
         return

@@ -18,19 +18,19 @@ from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness import jain_index
 from distrlcc.evaluation.runner import MBIT, SCHEME_STEP_MS, simulate
-from distrlcc.evaluation.space import LAN_MS, Point, scenario
+from distrlcc.evaluation.space import Point, runs_copa, scenario
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray
 
 SCHEMES = ("cubic", "bbr", "copa", "vegas", "reno")
-"""What a policy is judged beside; the first one is that of the bounds that name CUBIC."""
+"""Schemes beside which a policy is judged; the bounds that name CUBIC use the first one."""
 ROOM = 4.0
 """Packets for each flow, in BDP and queue together: with less no share is judged."""
 MOST_SCORE = 10.0
 """Greater scores count as this."""
 _COUNTS = (col.SENT, col.DELIVERED, col.DROPPED, col.QUEUEING_SUM)
-_TOGETHER = 32
+_TOGETHER = 64
 """Links in one call, which last about equally long."""
 
 
@@ -59,6 +59,10 @@ class Figures:
     def empty(cls, count: int) -> Figures:
         """Return those of links on which nothing was run."""
         return cls(*(np.full(count, np.nan) for _ in fields(cls)))
+
+    def part(self, which: slice) -> Figures:
+        """Return those of some links."""
+        return Figures(*(getattr(self, each.name)[which] for each in fields(self)))
 
     def put(self, where: NDArray[np.int64], other: Figures) -> None:
         """Take another's figures for some links."""
@@ -186,7 +190,7 @@ def _loss(seen: Seen) -> FloatArray:
 
 
 def _noise(seen: Seen) -> FloatArray:
-    held = np.fmin(0.5 * seen.quiet.used, 0.8 * seen.best("used"))
+    held = np.minimum(0.5 * seen.quiet.used, 0.8 * seen.best("used"))  # NaN without noise
     return seen.own.used / held
 
 
@@ -272,28 +276,31 @@ class Judge:
             return np.zeros((0, len(self.properties)))
         scenarios = [scenario(point, f"stress-{k}") for k, point in enumerate(points)]
         count, alone = len(points), np.array([not point.rival for point in points])
-        lan = np.array([point.rtt_ms < LAN_MS for point in points])
+        sane = np.array(list(map(runs_copa, points, scenarios)))
         noisy = np.array([point.noise_ms > 0 for point in points])
         noisy &= alone & any(each.noisy for each in self.properties)
 
-        def run(contender: Contender, where: NDArray[np.bool_], of: Sequence[Scenario]) -> Figures:
-            found, places = Figures.empty(count), np.flatnonzero(where)
-            found.put(places, measure(contender, [of[k] for k in places.tolist()]))
-            return found
+        def run(contender: Contender, where: NDArray[np.bool_]) -> tuple[Figures, Figures]:
+            """Return figures on some links, and on those without their noise, in one batch."""
+            places, calm = np.flatnonzero(where), np.flatnonzero(where & noisy)
+            if contender is not self.contender:
+                calm = calm[:0]
+            made = [scenarios[k] for k in places.tolist()]
+            made += [scenario(points[k].quiet(), f"stress-{k}") for k in calm.tolist()]
+            found, quiet, both = *(Figures.empty(count) for _ in "ab"), measure(contender, made)
+            found.put(places, both.part(slice(len(places))))
+            quiet.put(calm, both.part(slice(len(places), None)))
+            return found, quiet
 
-        everywhere = np.ones(count, bool)
         several = any(each.all_schemes for each in self.properties)
-        schemes = {
-            name: run(
-                Contender(name),
-                (everywhere if name == self.schemes[0] else alone) & ~(lan & (name == "copa")),
-                scenarios,
-            )
-            for name in (self.schemes if several else self.schemes[:1])
-        }
-        silent = [scenario(point.quiet()) for point in points] if noisy.any() else scenarios
-        own = run(self.contender, everywhere, scenarios)
-        quiet = run(self.contender, noisy, silent)
+        names = self.schemes if several else self.schemes[:1]
+
+        def where(name: str) -> NDArray[np.bool_]:
+            asked = alone if name in names[1:] else np.ones(count, bool)
+            return asked & (sane | (name != "copa"))
+
+        schemes = {name: run(Contender(name), where(name))[0] for name in names}
+        own, quiet = run(self.contender, sane | (self.contender.name != "copa"))
         seen = Seen(points, scenarios, own, schemes, quiet)
         with np.errstate(divide="ignore", invalid="ignore"):
             columns = [each.score(seen) for each in self.properties]
