@@ -200,7 +200,7 @@ def test_scores_are_what_is_counted() -> None:
 
 
 def test_one_holds_most_of_what_it_must_on_plain_draws() -> None:
-    points = list(filter(fits, map(drawn, uniforms(0, 0, 28))))
+    points = list(filter(fits, map(drawn, uniforms(0, 0, 64))))
     findings = Findings(tuple(PROPERTIES.values()), points, plain=len(points))
     findings.scores = list(Judge(contender_named("one"))(points))
     shares = findings.shares()

@@ -22,7 +22,7 @@ from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Change, Flow, Link, Scena
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import FloatArray
 
-RTTS, LEAST_S, MOST_S = 40.0, 10.0, 60.0
+RTTS, LEAST_S, MOST_S = 40.0, 10.0, 30.0
 MOST_RTTS, SHORTEST_S, MOST_PACKETS = 2000.0, 1.0, 400_000.0
 """A link lasts `RTTS` round trips and `LEAST_S` or more, but `MOST_S` at most; `MOST_RTTS` at most
 where that is above `SHORTEST_S`; and no longer than it takes to carry `MOST_PACKETS`."""

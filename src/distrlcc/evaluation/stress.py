@@ -77,10 +77,13 @@ def measure(contender: Contender, scenarios: Sequence[Scenario]) -> Figures:
         ConfigError: A user's code raised.
     """
     found = Figures.empty(len(scenarios))
-    order = np.argsort([s.duration_s for s in scenarios], kind="stable")
-    for part in np.array_split(order, -(-len(order) // _TOGETHER) or 1):
-        if len(part):
-            found.put(part, _measure(contender, [scenarios[n] for n in part]))
+    # Links that last about equally long share a batch: it steps until the last one is over.
+    seconds = np.array([s.duration_s for s in scenarios])
+    order = np.argsort(seconds, kind="stable")
+    while len(order):
+        near = int((seconds[order] <= 1.5 * seconds[order[0]]).sum())
+        part, order = np.split(order, [min(near, _TOGETHER)])
+        found.put(part, _measure(contender, [scenarios[n] for n in part.tolist()]))
     return found
 
 
