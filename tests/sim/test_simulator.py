@@ -231,6 +231,25 @@ def test_a_live_links_ring_grows_and_changes_nothing() -> None:
         assert (many.flows[:, column].reshape(3, 2) == one.flows[:, column]).all()
 
 
+@pytest.mark.parametrize(
+    "link",
+    [
+        Link(100.0, delay_ms=5.0, queue_packets=10, policer_mbps=30.0, policer_packets=20),
+        Link(100.0, delay_ms=5.0, queue_packets=10, jitter_ms=0.1),
+        Link(100.0, delay_ms=5.0, aqm="pie:packets=10"),
+        Link(100.0, delay_ms=5.0, aqm="codel:packets=10"),
+    ],
+    ids=["policer", "jitter", "pie", "codel"],
+)
+def test_what_is_dropped_takes_no_room_in_a_live_links_ring(link: Link) -> None:
+    simulator = Simulator(1)
+    simulator.load(0, Scenario("live", link, (Flow("fixed", cwnd=500.0),), duration_s=4.0))
+    simulator.advance(4_000_000_000)
+    dropped = simulator.flows[0, col.DROPPED]
+    assert dropped > 20_000
+    assert simulator.links[0, col.QUEUE_MASK] < 2048
+
+
 def test_a_place_is_used_again_by_links_of_other_kinds() -> None:
     links = (
         Link(rate_mbps=10, delay_ms=10, queue_packets=700, changes=(Change(0.1, rate_mbps=5),)),

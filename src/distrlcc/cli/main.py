@@ -35,6 +35,8 @@ SECTIONS = {
     "prove": {
         "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
         "fairness": "measure how policies and schemes share links",
+        "stress": "find the links on which a policy or a scheme fails, made simple",
+        "map": "draw where it holds over two dimensions of links",
         "recovery": "measure how fast policies and schemes recover after a link has changed",
         "plot": "draw a figure for a paper from a report",
         "results": "show what the recipes scored, beside the schemes",

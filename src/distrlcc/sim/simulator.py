@@ -333,11 +333,22 @@ class Simulator:
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
 
     def _enlarge_queue(self, n: int) -> None:
-        """Give a live link a ring of twice the size: a power of two, as its masks want."""
-        row = self.links[n]
+        """Give a live link a ring of twice the size: a power of two, as its masks want.
+
+        Arrivals that were dropped have left places between queue and hop; these come first.
+        """
+        row, columns = self.links[n], np.arange(col.QUEUED)
         start, mask = int(row[col.QUEUE_RING_START]), int(row[col.QUEUE_MASK])
+        unused = row[col.HOP_HEAD] - row[col.QUEUE_TAIL]
+        kept = np.arange(row[col.QUEUE_HEAD], row[col.QUEUE_TAIL])[:, None]
+        old_places, new_places = (
+            start + (counts & mask) * col.QUEUED + columns for counts in (kept, kept + unused)
+        )
+        self.queues[new_places] = self.queues[old_places]
+        row[[col.QUEUE_HEAD, col.QUEUE_TAIL]] += unused
+        if row[col.HOP_TAIL] - row[col.QUEUE_HEAD] <= mask // 2:
+            return
         counts = np.arange(row[col.QUEUE_HEAD], row[col.HOP_TAIL])[:, None]
-        columns = np.arange(col.QUEUED)
         new = self._queue_ring(n, 2 * (mask + 1) * col.QUEUED)
         old_places = start + (counts & mask) * col.QUEUED + columns
         new_places = new + (counts & (2 * mask + 1)) * col.QUEUED + columns

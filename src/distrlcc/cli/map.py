@@ -1,0 +1,67 @@
+"""Draw where a policy or a scheme holds a property, over two dimensions of links.
+
+distrlcc map one --x rate --y rtt --out map
+distrlcc map runs/mine --x jitter --y rate --against cubic --at rtt=20,queue=2
+distrlcc map one --x flows --y rate --property fair
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+
+from distrlcc.cli.output import Countdown, add_json, emit_json
+from distrlcc.cli.parser import Parser
+from distrlcc.cli.stress import add_contender, contender
+from distrlcc.errors import ConfigError, listed, unknown_name
+from distrlcc.extras import require
+from distrlcc.files import require_writable
+
+
+def add_arguments(parser: Parser) -> None:
+    add = parser.add
+    add_contender(parser)
+    text = "a dimension, such as rate, rtt, queue, loss, jitter, ack_jitter, flows"
+    add("--x NAME", f"{text} (default: rate)", default="rate")
+    add("--y NAME", "another (default: rtt)", default="rtt")
+    text = "what else the links have (default: 20 Mbit/s, 40 ms, a queue of 1 BDP)"
+    add("--at NAME=VALUE,…", text, default="")
+    add("--property NAME", "what is judged", default="use")
+    add("--against A,B,…", "beside which schemes (default: cubic,bbr,copa,vegas,reno)")
+    add("--out DIR", "write map.png and map.json there", Path, Path("map"))
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Judge a grid of links, and draw it."""
+    from distrlcc.control.state import SCHEMES
+    from distrlcc.evaluation import stress
+    from distrlcc.evaluation.contender import is_scheme
+    from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at, write
+
+    # All that can be refused is refused before the first link.
+    if args.property not in stress.PROPERTIES:
+        raise unknown_name("property", args.property, stress.PROPERTIES)
+    schemes = tuple(listed(args.against, "--against")) if args.against else stress.SCHEMES
+    for name in schemes:
+        if not is_scheme(name):
+            raise unknown_name("scheme", name, SCHEMES)
+    x, y = dimension_named(args.x), dimension_named(args.y)
+    if x == y:
+        raise ConfigError(f"--x and --y are both {x}; expected two dimensions")
+    at = point_at(listed(args.at, "--at"))
+    judge = stress.Judge(contender(args), (stress.PROPERTIES[args.property],), schemes)
+    require("matplotlib")
+    require_writable(args.out)
+    # The grid, its figure and its file.
+    countdown = Countdown([args.property], lambda key: f"{key} of {judge.contender.name}")
+    for _ in countdown:
+        found = map_of(judge, x, y, at, args.processes, countdown)
+    page = write(args.out, found)
+    emit_json(args.json, found.to_json())
+    if args.json != "-":
+        held, judged = int((found.scores >= 1).sum()), int(np.isfinite(found.scores).sum())
+        print(f"{judge.properties[0].says}: on {held} of {judged} links; {page}")
+    return 0

@@ -1,0 +1,146 @@
+"""Find the links on which a policy or a scheme fails, and make them simple.
+
+distrlcc stress one
+distrlcc stress runs/mine --budget 600 --out report
+distrlcc stress examples/plugins/scheme.py:near --properties use,queue --links 256 --gates
+distrlcc evaluate runs/mine --suite report/worst.toml             (what it found, again)
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from distrlcc.cli.output import ALWAYS, add_json, console, emit_json, note
+from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.errors import ConfigError, listed, once, printable, unknown_name
+from distrlcc.files import require_writable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from distrlcc.evaluation.contender import Contender
+
+_QUIET_S = 5.0
+
+
+def add_arguments(parser: Parser) -> None:
+    add = parser.add
+    add_contender(parser)
+    add("--budget S", "how long it takes, s (default: 60)", number(1))
+    add("--links N", "instead: N plain draws and N searched, whatever time it takes", whole(1))
+    add("--seed N", "of the draws", whole(0), 0)
+    add("--properties A,B,…", "those to look for (default: all)")
+    add("--worst N", "links that are made simple", whole(0), 12)
+    text = "exit code 1 where a property holds in a share of the space below its bar"
+    add("--gates", text, bool)
+    add("--out DIR", "write stress.json, worst.toml and each link there", Path)
+    add_json(parser)
+
+
+def add_contender(parser: Parser) -> None:
+    """Add the arguments that `contender` reads."""
+    add = parser.add
+    add("sender SENDER", "a policy file, a run, a shipped policy, or a scheme")
+    add("--prefer P", "0: throughput, 1: delay, for policies with preferences", number(0, 1))
+    add("--always", ALWAYS, bool)
+    add("--processes N", "of this machine (default: as many as it has cores)", whole(1, 512))
+
+
+def contender(args: Namespace) -> Contender:
+    """Return the contender that is judged; raises ConfigError if nothing has its name."""
+    from dataclasses import replace
+
+    from distrlcc.evaluation.contender import contender_named
+
+    args.processes = args.processes or len(os.sched_getaffinity(0))
+    found = contender_named(args.sender, args.prefer)
+    if args.always and not found.learned:
+        raise ConfigError(f"--always is for a policy; {found.name} is a scheme")
+    return replace(found, always=args.always)
+
+
+def run(args: Namespace) -> int:
+    """Draw, search and shrink; print what was found, write it."""
+    from distrlcc.evaluation.search import stress, write
+    from distrlcc.evaluation.stress import PROPERTIES, Judge
+
+    # All that can be refused is refused before the first link.
+    if args.budget is not None and args.links is not None:
+        raise ConfigError("--budget and --links: leave one out; links take the time that they take")
+    keys = listed(args.properties or ",".join(PROPERTIES), "--properties")
+    once(keys, "--properties: ")
+    for key in keys:
+        if key not in PROPERTIES:
+            raise unknown_name("property", key, PROPERTIES)
+    judge = Judge(contender(args)).of(keys)
+    if args.gates and not any(each.bar for each in judge.properties):
+        raise ConfigError(f"--gates: {', '.join(keys)} has no bar; add another property")
+    if args.out is not None:
+        require_writable(args.out)
+    # The search.
+    begin, spoken = monotonic(), ("", 0.0)
+
+    def show(line: str) -> None:
+        nonlocal spoken
+        now, phase = monotonic(), line.partition(":")[0]
+        if phase != spoken[0] or now >= spoken[1] + _QUIET_S:
+            left = f", about {max(budget - now + begin, 0):.0f} s left" if args.budget else ""
+            note(f"{line}{left} ...")
+            spoken = phase, now
+
+    args.budget = args.budget or (60.0 if args.links is None else None)
+    budget = args.budget or 0.0
+    options: dict[str, Any] = {"seed": args.seed, "processes": args.processes, "most": args.worst}
+    findings = stress(judge, seconds=budget, links=args.links, show=show, **options)
+    # What was found.
+    out = console(args.json)
+    name = judge.contender.name
+    figures = {"policy": name, "seed": args.seed, **findings.to_json()}
+    says = {each.key: each.says for each in judge.properties}
+    out.print(_shares(f"{name} on {findings.plain} plain draws of the space", figures, says))
+    out.print(_worst(figures))
+    emit_json(args.json, figures)
+    if args.out is not None:
+        print(f"report: {write(args.out, findings, figures)}", file=out.file)
+    if missed := args.gates and figures["missed"]:
+        print(printable(f"below its bar: {', '.join(missed)}"), file=out.file)
+    if findings.interrupted:
+        note("distrlcc: interrupted; this is what was found until then")
+        return 130
+    return int(bool(missed))
+
+
+def _table(title: str, *heads: str) -> Table:
+    from rich.table import Table
+
+    table = Table(title=printable(title), title_justify="left", box=None)
+    for head in heads:
+        left = head in ("property", "what must hold", "name", "link")
+        table.add_column(head, justify="left" if left else "right")
+    return table
+
+
+def _shares(title: str, figures: dict[str, Any], says: dict[str, str]) -> Table:
+    heads = ("property", "what must hold", "links", "holds", "95% interval", "bar")
+    table = _table(title, *heads)
+    for key, share in figures["shares"].items():
+        low, high = share["interval"] or (0.0, 0.0)
+        shown = f"{100 * share['share']:.1f}%" if share["judged"] else "-"
+        interval = f"{100 * low:.1f} to {100 * high:.1f}" if share["judged"] else "-"
+        bar = f"{100 * figures['bars'][key]:.0f}%" if key in figures["bars"] else ""
+        said = says.get(key, "all that have a bar and are judged")
+        table.add_row(key, said, str(share["judged"]), shown, interval, bar)
+    return table
+
+
+def _worst(figures: dict[str, Any]) -> Table:
+    title = f"The worst of these and of {figures['searched']} searched links, made simple"
+    table = _table(title, "name", "score", "link")
+    for name, one in figures["worst"].items():
+        link = ", ".join(f"{n} {v}" for n, v in one["link"].items())
+        table.add_row(name, f"{one['score']:.2f}", link)
+    return table
