@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-CLOCK = ("seconds", "ring", "ring_used")
+CLOCK = ("seconds", "ring", "ring_used", "metrics_file")
 """What depends on the time that a run took."""
 
 

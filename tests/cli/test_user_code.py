@@ -181,7 +181,7 @@ def test_a_run_that_the_code_ends_says_where(
     words = ["--set", *TINY.split(), f"env.reward.name={reference}"]
     assert main(["train", "quickstart", "--out", str(tmp_path / "run"), *words]) == 2
     said = capsys.readouterr().err
-    assert "mine.py, line 10: it ends the process" in said
+    assert "mine.py, line 11: it ends the process" in said
     assert not (tmp_path / "run").exists()
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def test_labels_are_the_environments_and_actions_were_taken(oracle: Path) -> Non
     data = StoredData(oracle)
     assert len(data.manifest.shards) == 4
     assert data.steps.tolist() == [60] * 12
-    env = LinkVectorEnv(3, data_env(data), seed=0, autoreset=False)
+    config = replace(data_env(data), stagger=False)
+    env = LinkVectorEnv(3, config, seed=0, autoreset=False)
     different = 0
     for first in range(0, 12, 3):
         observation, info = env.reset()

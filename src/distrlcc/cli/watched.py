@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from distrlcc.limits import limits
 from distrlcc.plugins import GUARDED, short
@@ -27,7 +28,9 @@ _pipe: int | None = None
 def on_plugin(reference: str) -> None:
     """Let the program go on in a child from its first plug-in on; this process says how it ends."""
     if _pipe is None:
-        if threading.active_count() > 1:  # whose locks would stay locked in a child
+        # Locks of threads would stay locked in a child, and children would not be its own.
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        if threading.active_count() > 1 or (children.exists() and children.read_text()):
             return
         ended = _apart()
         if ended is not None:

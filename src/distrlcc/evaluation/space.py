@@ -18,7 +18,7 @@ import numpy as np
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.seeding import stream_key, uniform
 from distrlcc.sim.families import bdp_packets, between
-from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
+from distrlcc.sim.scenario import JITTERS, MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import FloatArray
 
@@ -128,7 +128,9 @@ class Point:
     """In place of droptail; ``mark`` is a droptail that marks from a fifth of its room on."""
     loss: float = _in(1e-4, 0.05, share=0.2)
     jitter_ms: float = _in(0.05, 50.0, share=0.2)
+    jitter_kind: str = _of(*JITTERS[1:], share=0.6, needs="jitter_ms")
     ack_jitter_ms: float = _in(0.05, 50.0, share=0.3)
+    ack_jitter_kind: str = _of(*JITTERS[1:], share=0.6, needs="ack_jitter_ms")
     ack_tick_ms: float = _in(0.1, 50.0, share=0.1)
     delayed_acks: str = _of("yes", share=0.15)
     late_ms: float = _in(0.1, 50.0, share=0.1)
@@ -147,8 +149,8 @@ class Point:
     trace: str = _of("cellular", "poisson", "constant", share=0.1)
     flows: int = _in(2, 32, share=0.2, whole=True)
     """Flows of the policy; 0 is one."""
-    rival: str = _of(*RIVALS, share=0.25)
-    """The scheme of one flow more."""
+    rival: str = _of("cubic", "cubic", *RIVALS, share=0.3)
+    """The scheme of one flow more: CUBIC most often."""
     start: float = _in(0.01, 0.2, share=0.5, needs="flows rival")
     """The flows begin one after the other, the last after this share of the time."""
     rival_first: str = _of("yes", share=0.5, needs="rival")
@@ -171,7 +173,7 @@ class Point:
     def quiet(self) -> Point:
         """Return the same link without noise in its delay."""
         calm: dict[str, Any] = dict.fromkeys(NOISE, 0.0)
-        return replace(self, **calm)
+        return _tidy(replace(self, **calm))
 
     def told(self) -> dict[str, Any]:
         """Return the fields that say something, by name."""
@@ -235,7 +237,7 @@ def scenario(point: Point, name: str = "stress") -> Scenario:
         raise ConfigError(f"{name}: more than {MOST_BDP * less:g} packets in a round trip")
     if point.policer and point.rtt_ms < POLICED_RTT_MS:
         raise ConfigError(f"{name}: a policer needs an RTT of {POLICED_RTT_MS:g} ms or more")
-    given = {n: getattr(point, n) for n in DIMENSIONS if n in _LINK}
+    given = {n: getattr(point, n) for n in DIMENSIONS if n in _LINK and getattr(point, n)}
     packets = max(round(point.queue_bdp * max(bdp_packets(rate, point.rtt_ms), 4.0)), 1)
     if point.aqm == "mark":
         given["aqm"] = f"droptail:packets={packets},mark={max(packets // 5, 1)}"

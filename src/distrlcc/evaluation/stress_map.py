@@ -88,7 +88,7 @@ def _values(name: str) -> tuple[Any, ...]:
     """Return up to `CELLS` values over the range of a dimension."""
     plain = replace(DIMENSIONS[name], share=1.0)
     if plain.choices:
-        return ("", *plain.choices)
+        return ("", *dict.fromkeys(plain.choices))
     return tuple(dict.fromkeys(plain.value((k + 0.5) / CELLS) for k in range(CELLS)))
 
 
