@@ -208,6 +208,7 @@ def test_one_holds_most_of_what_it_must_on_plain_draws() -> None:
     assert {key: share for key, share in least.items() if shares[key]["share"] < share} == {}
 
 
+@pytest.mark.long
 def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "CHUNK", 6)
     judge = Judge(Contender("vegas")).of(("queue", "loss"))

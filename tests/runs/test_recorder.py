@@ -327,7 +327,7 @@ def test_a_former_leader_of_the_same_folder_is_refused(tmp_path: Path) -> None:
             assert not killed.exists()
             with pytest.raises(FencedError):
                 RunDirectory.check(old)
-        assert load_checkpoint(old.checkpoint_path("latest")) == {"update": 1}
+        assert load_checkpoint(old.checkpoint_path("latest"))["update"] == 1
 
 
 def test_a_run_with_a_policy_can_be_resumed(ranks: Ranks) -> None:
