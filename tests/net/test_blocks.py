@@ -1,7 +1,7 @@
 import itertools
 from ipaddress import IPv4Network
 
-from distrlcc.net.device import free_blocks, parse_routes
+from distrlcc.net.device import free_blocks, parse_routes, rested
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
@@ -20,6 +20,14 @@ def test_what_has_a_route_is_left_alone() -> None:
     assert free_blocks(None, parse_routes(ROUTES))[0].outer == "100.64.64.1"
     assert free_blocks(None, [IPv4Network("100.64.0.0/10")]) == []
     assert free_blocks(None, [IPv4Network("100.65.0.7/32")])[4].outer == "100.65.64.1"
+
+
+def test_a_link_takes_addresses_that_none_had_for_long() -> None:
+    blocks = free_blocks(None, [])
+    firsts = [rested(blocks, seconds=k / 2)[0].outer for k in range(256)]
+    assert len(set(firsts)) == 256
+    assert set(rested(blocks, seconds=77.7)) == set(blocks)
+    assert rested([], seconds=1.0) == []
 
 
 def test_links_nest_in_each_others_blocks() -> None:

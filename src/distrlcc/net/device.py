@@ -21,6 +21,7 @@ import ipaddress
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,6 +110,16 @@ def free_blocks(
         candidates = list(enclosing.subnets(prefixlen_diff=_BITS_PER_LEVEL))[1:]
     others = [n for n in taken if enclosing is None or not enclosing.subnet_of(n)]
     return [Block(c) for c in candidates if not any(c.overlaps(other) for other in others)]
+
+
+def rested(blocks: list[Block], *, seconds: float) -> list[Block]:
+    """Return blocks in another order every half second, and in the first one again in 2 minutes.
+
+    A link takes addresses that nobody has had lately: who still sends to them what belongs to a
+    link that has ended would take part in this one's losses and rate.
+    """
+    place = int(2 * seconds) % max(len(blocks), 1)
+    return blocks[place:] + blocks[:place]
 
 
 def parse_routes(text: str) -> list[ipaddress.IPv4Network]:
@@ -225,7 +236,7 @@ def open_outer(outside: int) -> tuple[End, Block]:
         inner = address_of(INNER_NAME)
         routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
     enclosing = inner.network if inner is not None else None
-    for block in free_blocks(enclosing, routes):
+    for block in rested(free_blocks(enclosing, routes), seconds=time.monotonic()):
         try:
             own = ipaddress.IPv4Interface(f"{block.outer}/32")
             return _open(block.name, _OUTER_PEER, outside, own, block.network), block
