@@ -372,10 +372,13 @@ def test_a_node_without_its_master_or_its_port(capfd: pytest.CaptureFixture[str]
 def test_processes_belong_to_torchrun_where_it_starts_them(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    line = _fails(capfd, "train quickstart --out r")
+    assert "the environment sets RANK, WORLD_SIZE, MASTER_ADDR but not MASTER_PORT" in line
+    monkeypatch.setenv("MASTER_PORT", "29500")
     line = _fails(capfd, "train quickstart --processes 2 --out r")
-    assert "give torchrun --nproc-per-node instead" in line
-    monkeypatch.setenv("RANK", "0")
+    assert "have it start more processes, such as torchrun --nproc-per-node" in line
     assert "--out DIR, the same for all ranks" in _fails(capfd, "train quickstart")
 
 

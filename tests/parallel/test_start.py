@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import GroupError
-from distrlcc.parallel.start import _MASTER, TrainJob, _torchrun_spec
+from distrlcc.parallel.start import _MASTER, TrainJob, _launched_spec
 from distrlcc.parallel.store import TCPStore
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.options import GroupOptions
@@ -50,9 +50,8 @@ def test_what_a_stranger_leaves_in_torchruns_store_is_one_line(
     )
     store.set(_MASTER, told)
     words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "1"}
-    words |= {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    for name, value in words.items():
-        monkeypatch.setenv(name, value)
+    words |= {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     with pytest.raises(GroupError, match="where rank 0's address belongs") as caught:
-        _torchrun_spec(recipe("quickstart"), GroupOptions(join_seconds=5.0))
+        _launched_spec(recipe("quickstart"), GroupOptions(join_seconds=5.0), words)
     assert len(str(caught.value).splitlines()) == 1

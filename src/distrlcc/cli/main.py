@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -112,6 +113,8 @@ def main(
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and re.fullmatch(r"--local[-_]rank=\d+", words[0]):
+        del words[0]  # torch.distributed.launch puts it first, and LOCAL_RANK says the same
     if arguments is None:  # what calls this function keeps its process
         BEFORE.append(on_plugin)
         warn_in_lines()

@@ -27,6 +27,7 @@ from distrlcc.cli.run_arguments import (
 )
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
+from distrlcc.parallel.launched import launched
 from distrlcc.runs.run_config import ResourcesConfig, RunConfig
 
 _AMOUNTS = {
@@ -80,10 +81,13 @@ def run(args: Namespace) -> int:
     # Find what does not fit together.
     if args.start_from is not None and args.resume:
         raise ConfigError("--start-from with --resume: a run that goes on has its own weights")
-    torchrun, ray = "TORCHELASTIC_RUN_ID" in os.environ, args.engine == "ray"
-    if torchrun and (args.processes > 1 or ray):
+    by_launcher, ray = launched(os.environ), args.engine == "ray"
+    if by_launcher is not None and (args.processes > 1 or ray):
         found = "--engine ray" if ray else "--processes"
-        raise ConfigError(f"{found} under torchrun: give torchrun --nproc-per-node instead")
+        raise ConfigError(
+            f"{found} under a launcher, which set RANK and WORLD_SIZE: have it start more "
+            "processes, such as torchrun --nproc-per-node, or unset these"
+        )
     if ray:
         if args.gpu > 0:
             raise ConfigError("--gpu on Ray: 0 or --learner-gpus 1; Ray chooses which")
@@ -96,12 +100,12 @@ def run(args: Namespace) -> int:
     # Train where the arguments say.
     if ray:
         return _on_ray(config, args)
-    from distrlcc.parallel.start import run_under_torchrun, start_node, train_alone
+    from distrlcc.parallel.start import run_launched, start_node, train_alone
     from distrlcc.runs.run_state import env_run
 
     refuse(args, _OF_RAY, "needs --engine ray")
-    if torchrun:
-        return run_under_torchrun(config, run_options(args), group_options(args))
+    if by_launcher is not None:
+        return run_launched(config, run_options(args), group_options(args), by_launcher)
     if args.processes > 1 or args.gpu >= 0 or args.restarts:
         return start_node(config, run_options(args), group_options(args), processes=args.processes)
     if args.interface:

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -28,7 +28,7 @@ from distrlcc.errors import (
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token
 from distrlcc.parallel.decentralized import ElasticGroup
-from distrlcc.parallel.interface import interface_towards
+from distrlcc.parallel.interface import interface_towards, is_loopback
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
@@ -310,24 +310,28 @@ def behind_tunnel(spec: RankSpec, token: str, master: Master | None = None) -> I
             tunnel.close()
 
 
-def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptions) -> int:
-    """Train as the rank that torchrun's environment names; return the exit code.
+def run_launched(
+    config: RunConfig, options: RunOptions, group: GroupOptions, environment: Mapping[str, str]
+) -> int:
+    """Train as the rank that a launcher's environment names; return the exit code.
 
-    torchrun ends all ranks when one dies, and with ``--max-restarts`` starts all again: the run
-    then goes on from its last checkpoint.
+    ``environment`` is `launched`'s. torchrun ends all ranks when one dies, and with
+    ``--max-restarts`` starts all again: the run then goes on from its last checkpoint.
 
     Raises:
         ConfigError: There is no ``--out``.
     """
     if options.out is None:
-        raise ConfigError("under torchrun give --out DIR, the same for all ranks")
+        raise ConfigError("under a launcher give --out DIR, the same for all ranks")
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun hears Ctrl-C and sends SIGTERM
-    slot = int(os.environ["RANK"])
+    slot = int(environment["RANK"])
     warn_in_lines(slot)
     try:
         with ExitStack() as stack:
-            spec, master, _store = _torchrun_spec(config, group)  # who serves the store keeps it
+            spec, master, _store = _launched_spec(
+                config, group, environment
+            )  # who serves the store keeps it
             if master is not None:
                 stack.callback(master.close)
             spec = stack.enter_context(behind_tunnel(spec, own_token(), master))
@@ -340,7 +344,9 @@ def run_under_torchrun(config: RunConfig, options: RunOptions, group: GroupOptio
     return 128 + stopped if stopped else 0
 
 
-def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Master | None, Any]:
+def _launched_spec(
+    config: RunConfig, group: GroupOptions, environment: Mapping[str, str]
+) -> tuple[RankSpec, Master | None, Any]:
     """Return this rank's spec; on rank 0 the master that it serves; and torchrun's store.
 
     The others find the master's address in torchrun's own store. That outlives a restart, and
@@ -351,7 +357,6 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
         ConfigError: There is no such interface, or no route.
         GroupError: torchrun's store or rank 0 does not answer.
     """
-    environment = os.environ
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     slot, master = int(environment["RANK"]), None
     try:
@@ -359,7 +364,7 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
         store = TCPStore(
             address,
             port,
-            is_master=slot == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+            is_master=slot == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
             wait_for_workers=False,
             timeout=timedelta(seconds=group.join_seconds),
         )
@@ -368,7 +373,8 @@ def _torchrun_spec(config: RunConfig, group: GroupOptions) -> tuple[RankSpec, Ma
             attempt = int(store.add(_STARTS, 1)) - 1
             # On one machine it needs no tunnel.
             own = interface_towards(address, group.interface).address
-            alone = environment["LOCAL_WORLD_SIZE"] == environment["WORLD_SIZE"]
+            alone = os.environ.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]
+            alone |= is_loopback(own)
             master = Master(LOOPBACK if alone else own, 0, token=own_token())
             master.begin(attempt)
             host, number = master.address, master.port

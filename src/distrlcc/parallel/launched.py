@@ -1,0 +1,59 @@
+"""Which rank of how many a launcher of others has started this process as, by its environment.
+
+torchrun, Kubernetes' PyTorchJob and scripts set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+Slurm and Open MPI have names of their own for the first two, and leave the master to the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from distrlcc.errors import ConfigError
+
+_FOUR = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OTHERS = {
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"),
+    "mpirun": (
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        "OMPI_COMM_WORLD_RANK",
+    ),
+}
+"""Names of rank, count and rank on the machine, and what only a started task has."""
+
+
+def launched(environment: Mapping[str, str]) -> dict[str, str] | None:
+    """Return RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCAL_RANK; None: by no launcher.
+
+    Raises:
+        ConfigError: Some are set and some are not, or one is no number.
+    """
+    found = {name: environment[name] for name in (*_FOUR, "LOCAL_RANK") if environment.get(name)}
+    source = "the environment"
+    for launcher, (rank, size, local, started) in _OTHERS.items():
+        if "RANK" not in found and "WORLD_SIZE" not in found and environment.get(started):
+            if environment.get(size, "1") == "1":
+                continue
+            source = launcher
+            found |= {"RANK": environment.get(rank, ""), "WORLD_SIZE": environment[size]}
+            found.setdefault("LOCAL_RANK", environment.get(local, "0"))
+    # A master alone is of whoever starts the processes, as in a container.
+    if not found.keys() & {"RANK", "WORLD_SIZE"}:
+        return None
+    if missing := [name for name in _FOUR if not found.get(name)]:
+        have = [name for name in _FOUR if found.get(name)]
+        raise ConfigError(
+            f"{source} sets {', '.join(have)} but not {', '.join(missing)}: each process would "
+            "train alone; set all four for the ranks of one run, or none"
+        )
+    found.setdefault("LOCAL_RANK", "0")
+    for name in (*_FOUR[:2], _FOUR[3], "LOCAL_RANK"):
+        if not found[name].isdecimal():
+            raise ConfigError(f"{name} is {found[name]!r} in {source}: expected a whole number")
+    if found["WORLD_SIZE"] == "1" and "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    if int(found["RANK"]) >= int(found["WORLD_SIZE"]):
+        raise ConfigError(
+            f"RANK is {found['RANK']} in {source}: expected less than WORLD_SIZE, which is "
+            f"{found['WORLD_SIZE']}"
+        )
+    return found
