@@ -100,3 +100,21 @@ def test_torch_distributed_launch_starts_one_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert updates(out) == list(range(1, count + 1))
     assert {row["ranks"] for row in rows(out)} == {2.0}
+
+
+def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / ("t" * max(90 - len(str(tmp_path)), 1))
+    folder.mkdir()
+    out, count = tmp_path / "run", 3
+    words = _words(out, count)
+    command = [sys.executable, *words[:4], "--processes", "2", *words[4:]]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert updates(out) == list(range(1, count + 1))

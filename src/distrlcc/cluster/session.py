@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from distrlcc.cluster.state import (
@@ -41,6 +42,8 @@ POINTER = Path("/tmp/ray/ray_current_cluster")
 """Where Ray notes which cluster ``ray.init(address="auto")`` finds."""
 KEPT = "DISTRLCC_KEPT"
 """Variable by which a keeper knows what it has to end."""
+_LONGEST_FOLDER = 41
+"""Characters of TMPDIR that leave room for the names of Ray's sockets."""
 _LOOPBACK = "127.0.0.1"
 _LOCAL_STORE_BYTES = 200_000_000
 _ENVIRONMENT = {
@@ -96,6 +99,8 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
         else:
             arguments |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
             arguments |= {"object_store_memory": _LOCAL_STORE_BYTES, "_node_ip_address": head}
+            if len(gettempdir()) > _LONGEST_FOLDER:
+                arguments["_temp_dir"] = str(POINTER.parent)
             told = {KEPT: uuid.uuid4().hex}
             # End what has this mark when this process dies, and in the end.
             words, nothing = keeper(f"{KEPT}={told[KEPT]}", limits().stop), subprocess.DEVNULL

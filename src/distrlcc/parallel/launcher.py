@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -37,6 +38,8 @@ Target = Callable[[RankSpec, Any], Any]
 
 _LOST = 255
 """What multiprocessing gives as a process's exit code when its fork server died."""
+_LONGEST_FOLDER = 72
+"""Characters of TMPDIR that leave room for the names of sockets, which have 107 in all."""
 
 
 @dataclass
@@ -91,6 +94,7 @@ class Launcher:
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
         self._invitation = invitation
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
+        _short_folder()
         self._context = multiprocessing.get_context("forkserver")
         # First what must know the launcher.
         needed = ("parallel.fork_server", "runs.train")
@@ -353,6 +357,17 @@ def _die_with_launcher() -> None:
         os.close(line)
     if launcher is not None and not launcher.is_alive():
         os._exit(1)
+
+
+def _short_folder() -> None:
+    """Let multiprocessing's sockets be in /tmp where TMPDIR is too long for a socket's name."""
+    before = tempfile.gettempdir()
+    if len(before) > _LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+        try:
+            util.get_temp_dir()  # is made now, and kept
+        finally:
+            tempfile.tempdir = before
 
 
 def _main(
