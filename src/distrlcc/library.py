@@ -93,12 +93,16 @@ class Policy:
         One observation ``[D]`` gives one action. Another N than before begins anew.
 
         Raises:
-            ValueError: D is not what the policy was trained on.
+            ValueError: D is not what the policy was trained on, or a value is not finite.
         """
         rows = np.atleast_2d(np.asarray(observation, np.float32))
         size = self.spec.observation_size
         if rows.ndim != 2 or rows.shape[1] != size:
             raise ValueError(f"observations of shape {rows.shape}; expected [N, {size}]")
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                "observations with values that are not finite; a policy would keep them"
+            )
         if len(rows) != self._count:
             self._count, self._actor = len(rows), self.contender.actor(len(rows), self._seed)
         if self.contender.preference is not None:  # the last input

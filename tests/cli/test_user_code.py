@@ -16,6 +16,7 @@ import pytest
 from distrlcc.cli import plugin_checks  # loaded once, for all checks
 from distrlcc.cli.main import main
 from distrlcc.processes import descendants
+from tests.hosts import wait_until
 
 TINY = """num_envs=2 ppo.rollout_length=8 ppo.sequence_length=8 ppo.minibatch_size=16
     network.hidden=[8] env.episode_s=0.2 held_out.links=2 held_out.seconds=0.2 total_steps=64
@@ -206,3 +207,26 @@ def test_training_refuses_another_shape(
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{kind} mine.py:it returned" in said
     assert "expected" in said
+
+
+def test_a_command_that_is_stopped_goes_on_and_needs_no_terminal_of_its_own(tmp_path: Path) -> None:
+    """Stopped as by Ctrl-Z, and its standard input is a terminal that it does not control."""
+    reference = _write(tmp_path, "reward", "time.sleep(0.05)")
+    path = tmp_path / "mine.py"
+    path.write_text(path.read_text().replace(" bad()\n", " bad(); return stats.acked * 0.0\n"))
+    words = ["train", "quickstart", "--out", str(tmp_path / "run"), "--no-tensorboard", "--set"]
+    words += [*TINY.split(), f"env.reward.name={reference}", "total_steps=640"]
+    master, terminal = os.openpty()
+    command = [sys.executable, "-m", "distrlcc", *words]
+    with subprocess.Popen(
+        command, stdin=terminal, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        wait_until((tmp_path / "run").exists, 120.0, "the run begins")
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGCONT)
+        said = process.stderr.read()
+        assert process.wait(120) == 0, said
+    os.close(master)
+    os.close(terminal)

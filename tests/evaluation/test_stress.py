@@ -32,8 +32,10 @@ from distrlcc.evaluation.space import (
     scenario,
     simpler,
     uniforms,
+    without_noise,
 )
 from distrlcc.evaluation.stress import PROPERTIES, Judge
+from distrlcc.evaluation.stress_map import point_at
 from distrlcc.net.link_config import load_scenario
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.suites import load_suite
@@ -251,9 +253,61 @@ def test_what_is_found_is_written_and_evaluated_again(plugin: str, tmp_path: Pat
 def test_files_of_an_earlier_search_go(tmp_path: Path) -> None:
     for name in ("use-1.toml", "worst-flows.toml", "mine.toml"):
         (tmp_path / name).write_text("")
+    (tmp_path / "stress.json").write_text('{"worst": {"use-1": {}, "../mine": {}}}')
     findings = Findings((PROPERTIES["use"],))
     search.write(tmp_path, findings, findings.to_json())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.toml", "stress.json"]
+
+
+@pytest.mark.parametrize(
+    ("held", "judged", "missed", "unjudged"),
+    [(0, 4, True, False), (3, 4, True, False), (4, 4, False, False), (0, 0, False, True)],
+)
+def test_a_gate_is_missed_below_its_bar_and_where_nothing_was_judged(
+    held: int, judged: int, missed: bool, unjudged: bool
+) -> None:
+    findings = Findings((PROPERTIES["use"],))
+    scores = [[2.0]] * held + [[0.5]] * (judged - held) + [[np.nan]]
+    findings.add(np.zeros((len(scores), 1)), [Point()] * len(scores), np.array(scores))
+    findings.plain = len(scores)
+    assert findings.missed() == ["use"] * missed
+    assert findings.unjudged() == ["use"] * unjudged
+
+
+@pytest.mark.parametrize(
+    ("at", "x", "y", "says"),
+    [
+        (["rate=100"], "rate_mbps", "rtt_ms", "an axis of the map"),
+        ([], "late_share", "rtt_ms", "says nothing without late_ms"),
+        (["start=0.1"], "loss", "rtt_ms", "says nothing without flows or rival"),
+        (["trace=cellular"], "rate_mbps", "rtt_ms", "nothing of a cellular trace"),
+    ],
+)
+def test_what_a_map_would_ignore_is_refused(at: list[str], x: str, y: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        point_at(at, x, y)
+
+
+def test_the_link_without_noise_is_else_the_same() -> None:
+    noisy = Point(
+        rtt_ms=1.0, jitter_ms=50.0, late_ms=5.0, ack_tick_ms=9.0, rate_factor=0.1, silence_s=0.5
+    )
+    made = scenario(noisy)
+    calm = without_noise(made)
+    assert (calm.duration_s, calm.flows, calm.link.changes) == (
+        made.duration_s,
+        made.flows,
+        made.link.changes,
+    )
+    assert (calm.link.jitter_ms, calm.link.ack_tick_ms, calm.link.reorder) == (0.0, 0.0, None)
+
+
+def test_files_that_are_a_users_stay(tmp_path: Path) -> None:
+    for name in ("worst.toml", "use-1.toml"):
+        (tmp_path / name).write_text("mine")
+    findings = Findings((PROPERTIES["use"],))
+    search.write(tmp_path, findings, findings.to_json())
+    assert (tmp_path / "use-1.toml").read_text() == "mine"
 
 
 def test_gates_are_an_exit_code(plugin: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,8 +332,8 @@ def test_gates_are_an_exit_code(plugin: str, capsys: pytest.CaptureFixture[str])
         ("stress cubic --prefer 0.5", "is a scheme"),
         ("map one --x rate --y rate", "expected two"),
         ("map one --x speed", "speed"),
-        ("map one --at rate=fast", "0.05 to 10000"),
-        ("map one --at rate=1,rate=2", "twice"),
+        ("map one --at queue=fast", "0.01 to 16"),
+        ("map one --at queue=1,queue=2", "twice"),
         ("map one --at rival=me", "me"),
         ("map one --against me", "me"),
         ("map one --property me", "me"),
@@ -344,6 +398,8 @@ def test_a_scheme_that_breaks_is_found(tmp_path: Path) -> None:
     )
     judge = Judge(contender_named(f"{path}:hundred"), (PROPERTIES["use"],))
     assert judge([Point()])[0, 0] == 0.0
+    # Also where links of other lengths are judged with it.
+    assert judge([Point(), Point(rtt_ms=400.0), Point(rtt_ms=30.0)])[:, 0].tolist() == [0.0] * 3
 
 
 def test_unlike_links_are_far_apart() -> None:

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from distrlcc.errors import GroupError
-from distrlcc.parallel.launcher import Launcher, Outcome, mark_rank
+from distrlcc.errors import GroupError, warn_in_lines
+from distrlcc.parallel.launcher import Launcher, Outcome
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.processes import find_process
 from tests.hosts import fork_server, rank_processes, wait_until
@@ -156,7 +156,7 @@ def test_a_fork_servers_folder_goes_with_a_launcher_that_was_gone_before(tmp_pat
 
 def test_a_warning_is_one_line_that_a_terminal_may_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-    mark_rank(1)
+    warn_in_lines(1)
     line = warnings.formatwarning("\x1b[31m" + 3000 * "x" + "\n", UserWarning, "file", 1)
     assert line.startswith("distrlcc: rank 1: \\x1b[31mxxx")
     assert len(line) < 900

@@ -32,6 +32,14 @@ def test_an_older_file_without_a_checksum_is_read_with_a_line(written: Path) -> 
         assert load_policy(written).spec == make_policy().spec
 
 
+def test_a_file_that_was_made_older_is_damaged(written: Path) -> None:
+    with safe_open(written, framework="numpy") as file:
+        metadata = file.metadata()
+    _rewrite(written, policy=metadata["policy"], checksum=metadata["checksum"])
+    with pytest.raises(PolicyFileError, match="its checksum is wrong"):
+        load_policy(written)
+
+
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "policy.safetensors"

@@ -149,6 +149,19 @@ def test_the_previous_checkpoint_stands_in_for_a_damaged_one(tmp_path: Path) -> 
         assert "truncated or corrupt" in refusal(CheckpointError, run.load)
 
 
+def test_a_damaged_checkpoint_does_not_take_the_place_of_the_whole_one(tmp_path: Path) -> None:
+    with create(tmp_path / "run") as run:
+        for update in (1, 2):
+            run.save({"update": update})
+        latest, previous = map(run.checkpoint_path, ("latest", "previous"))
+        latest.write_bytes(b"damaged")
+        assert (run.load(lambda _: None) or {})["update"] == 1
+        run.save({"update": 3})
+        assert [load_checkpoint(path)["update"] for path in (latest, previous)] == [3, 1]
+        run.save({"update": 4})
+        assert [load_checkpoint(path)["update"] for path in (latest, previous)] == [4, 3]
+
+
 def test_the_previous_checkpoint_survives_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

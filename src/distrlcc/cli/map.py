@@ -51,8 +51,10 @@ def run(args: Namespace) -> int:
     x, y = dimension_named(args.x), dimension_named(args.y)
     if x == y:
         raise ConfigError(f"--x and --y are both {x}; expected two dimensions")
-    at = point_at(listed(args.at, "--at"))
-    judge = stress.Judge(contender(args), (stress.PROPERTIES[args.property],), schemes)
+    at = point_at(listed(args.at, "--at"), x, y)
+    judged_by = stress.PROPERTIES[args.property]
+    schemes = schemes if judged_by.all_schemes else schemes[:1]
+    judge = stress.Judge(contender(args), (judged_by,), schemes)
     require("matplotlib")
     require_writable(args.out)
     # The grid, its figure and its file.
@@ -63,5 +65,6 @@ def run(args: Namespace) -> int:
     emit_json(args.json, found.to_json())
     if args.json != "-":
         held, judged = int((found.scores >= 1).sum()), int(np.isfinite(found.scores).sum())
-        print(f"{judge.properties[0].says}: on {held} of {judged} links; {page}")
+        says = judge.properties[0].says.format(first=judge.schemes[0])
+        print(f"{says}: on {held} of {judged} links; {page}")
     return 0

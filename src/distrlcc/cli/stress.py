@@ -20,9 +20,11 @@ from distrlcc.errors import ConfigError, listed, once, printable, unknown_name
 from distrlcc.files import require_writable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from distrlcc.evaluation.contender import Contender
+    from distrlcc.evaluation.search import Findings
 
 _QUIET_S = 5.0
 
@@ -100,18 +102,29 @@ def run(args: Namespace) -> int:
     out = console(args.json)
     name = judge.contender.name
     figures = {"policy": name, "seed": args.seed, **findings.to_json()}
-    says = {each.key: each.says for each in judge.properties}
+    first = judge.schemes[0]
+    says = {each.key: each.says.format(first=first) for each in judge.properties}
     out.print(_shares(f"{name} on {findings.plain} plain draws of the space", figures, says))
     out.print(_worst(figures))
     emit_json(args.json, figures)
-    if args.out is not None:
+    if args.out is not None and findings.points:
         print(f"report: {write(args.out, findings, figures)}", file=out.file)
-    if missed := args.gates and figures["missed"]:
+    return _verdict(findings, args.gates, out)
+
+
+def _verdict(findings: Findings, gates: bool, out: Console) -> int:
+    """Return the exit code; raises ConfigError where the search has ended before its time."""
+    missed, unjudged = (gates and each for each in (findings.missed(), findings.unjudged()))
+    if missed:
         print(printable(f"below its bar: {', '.join(missed)}"), file=out.file)
+    if unjudged:
+        print(printable(f"judged on no link: {', '.join(unjudged)}; draw more"), file=out.file)
     if findings.interrupted:
         note("distrlcc: interrupted; this is what was found until then")
         return 130
-    return int(bool(missed))
+    if findings.failure:
+        raise ConfigError(f"{findings.failure} (what was found until then is told)")
+    return int(bool(missed or unjudged))
 
 
 def _table(title: str, *heads: str) -> Table:

@@ -74,41 +74,48 @@ def _say(text: str) -> None:
 def _apart(seconds: float = math.inf, what: str = "") -> tuple[int, str] | None:
     """Fork; None in the child, and here its exit code and a line, once it has ended.
 
-    The child has a process group of its own, before the terminal if this process is, and gets the
-    signals that come here. With a limit, s, or after a fault, nothing of the group is left.
+    The child gets the signals that come here. With a limit, s, it has a process group of its own,
+    of which nothing is left; else it shares the terminal with this process, as if it were one.
     """
     global _pipe
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    apart = seconds < math.inf
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     parent, (reader, writer) = os.getpid(), os.pipe()
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)
+        if apart:
+            os.setpgid(0, 0)
         die_with_parent(signal.SIGKILL, parent=parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         GUARDED.add(os.getpid())
         os.close(reader)
         os.set_blocking(writer, False)
         _pipe = writer
         return None
     os.close(writer)
-    with suppress(OSError):  # it has done so itself
-        os.setpgid(child, child)
-    # Wait, and pass on what comes.
-    passed = list[int]()
-
-    def pass_on(number: int, frame: object) -> None:
-        passed.append(number)
-        os.kill(child, number)  # it is not reaped yet
-
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    code = _exit_code(child, time.monotonic() + seconds)
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    if apart:
+        with suppress(OSError):  # it has done so itself
+            os.setpgid(child, child)
+    # Wait, and pass on what comes, but not what the terminal has sent to the child, too.
+    passed, code, deadline = list[int](), None, time.monotonic() + seconds
+    while code is None and time.monotonic() < deadline:
+        found = None
+        with suppress(OSError):  # it was stopped for longer than it waits
+            found = signal.sigtimedwait(_PASSED_ON, limits().tick)
+        if found is not None and found.si_signo in _PASSED_ON:
+            passed.append(found.si_signo)
+            if apart or found.si_code <= 0:
+                os.kill(child, found.si_signo)  # it is not reaped yet
+        pid, status = os.waitpid(child, os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status) if pid else None
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     # Say how it ended.
     os.set_blocking(reader, False)
     with open(reader, "rb") as file:
         names, finished, line = (file.read() or b"").decode(errors="replace").partition(_OVER)
-    if seconds < math.inf or not finished:
+    if apart:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
     ran = ", ".join(dict.fromkeys(names.split("\n")[:-1])) or what
@@ -122,27 +129,3 @@ def _apart(seconds: float = math.inf, what: str = "") -> tuple[int, str] | None:
     known = {each.value: each.name for each in signal.Signals}  # real-time ones have no name
     how = f"by signal {known.get(-code, -code)}" if code < 0 else f"with exit code {code}"
     return 2, f"the process was ended {how} while it ran {ran}; 'distrlcc check plugin' tries each"
-
-
-def _exit_code(child: int, deadline: float) -> int | None:
-    """Wait for a child that has the terminal while this process has it; None: it takes too long."""
-    own = os.getpgrp()
-    in_front = os.isatty(0) and os.tcgetpgrp(0) == own
-    if in_front:
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # who is behind may take the terminal back
-        os.tcsetpgrp(0, child)
-    code = None
-    while code is None and time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
-        if pid and os.WIFSTOPPED(status) and in_front:  # Ctrl-Z: stop as well, and go on with it
-            os.tcsetpgrp(0, own)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            os.tcsetpgrp(0, child)
-            os.killpg(child, signal.SIGCONT)
-        elif pid and not os.WIFSTOPPED(status):
-            code = os.waitstatus_to_exitcode(status)
-        else:
-            time.sleep(limits().tick)
-    if in_front:
-        os.tcsetpgrp(0, own)
-    return code

@@ -119,11 +119,11 @@ def read_manifest(folder: Path) -> Manifest:
         )
     with reading(DatasetError, f"{path} is damaged", _AGAIN):
         manifest = from_dict(Manifest, values, source=NAME)
-    if manifest.version == UNCHECKED:
+    if manifest.version == UNCHECKED and manifest.crc is None:
         warnings.warn(
             f"{folder} has no checksums, as older data sets: damage would not show", stacklevel=2
         )
-    elif manifest.crc != checksum(manifest):
+    elif manifest.version == UNCHECKED or manifest.crc != checksum(manifest):
         raise DatasetError(f"{path} is damaged: its checksum is wrong{_AGAIN}")
     _check(path, manifest)
     return manifest

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ import numpy as np
 
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
+from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.space import (
     DIMENSIONS,
     Point,
@@ -83,6 +85,8 @@ class Findings:
     failures: dict[str, Failure] = field(default_factory=dict)
     """By name: ``use-1`` and so on."""
     interrupted: bool = False
+    failure: str = ""
+    """Why it ended before its time, if not by Ctrl-C."""
 
     def add(self, draws: FloatArray, points: Sequence[Point], scores: FloatArray) -> None:
         """Take links with their scores, ``[L, P]``."""
@@ -107,7 +111,13 @@ class Findings:
     def missed(self) -> list[str]:
         """Return the properties that hold in a share below their bar."""
         shares = {key: share["share"] for key, share in self.shares().items()}
-        return [p.key for p in self.properties if (shares[p.key] or 1.0) < p.bar]
+        found = {p.key: shares[p.key] for p in self.properties if shares[p.key] is not None}
+        return [p.key for p in self.properties if found.get(p.key, p.bar) < p.bar]
+
+    def unjudged(self) -> list[str]:
+        """Return the properties with a bar that no plain draw was judged for."""
+        judged = {key: share["judged"] for key, share in self.shares().items()}
+        return [p.key for p in self.properties if p.bar and not judged[p.key]]
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
@@ -228,15 +238,17 @@ def stress(
 
     It takes ``seconds``, or as long as it takes to judge so many plain ``links`` and as many
     searched ones. Equal seeds give equal plain draws, with any number of processes; with a number
-    of links all is equal. ``show`` takes what is done.
-
-    Raises:
-        ConfigError: A user's code raised or did not come back.
+    of links all is equal. ``show`` takes what is done. Where a user's code raised or did not come
+    back, or a process ended, the findings say so.
     """
     findings = Findings(judge.properties)
     calm = Point(rate_mbps=1.0)
     odd = {"late_ms": 2.0}, {"aqm": "pie", "jitter_ms": 1.0}, {"flows": 2}, {"rival": "cubic"}
-    judge([calm, *(replace(calm, **each) for each in odd)])  # compiles once for all processes
+    # Compiles once for all processes; a user's code runs in these alone, which have a time limit.
+    known = (
+        judge if ":" not in judge.contender.name else replace(judge, contender=Contender("reno"))
+    )
+    known([calm, *(replace(calm, **each) for each in odd)])
     begin = time.monotonic()
 
     def until(part: float) -> float:
@@ -249,6 +261,9 @@ def stress(
             _shrink(workers, findings, most, until(1.0), show)
         except KeyboardInterrupt:
             findings.interrupted = True
+        except ConfigError as error:
+            findings.failure = str(error)
+    findings.failures = findings.failures or _named(_worst(findings, most))
     return findings
 
 
@@ -399,6 +414,9 @@ def _named(failures: Sequence[Failure]) -> dict[str, Failure]:
     return kept
 
 
+_OURS = re.compile(rf"worst(-flows)?\.toml|({'|'.join(PROPERTIES)})-\d+\.toml")
+
+
 @dataclass(frozen=True)
 class _SuiteFile:
     name: str
@@ -408,8 +426,8 @@ class _SuiteFile:
 def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
     """Write ``stress.json``, the failures as suites, and each failure as a file of its own.
 
-    ``worst.toml`` has the links with one agent, ``worst-flows.toml`` those with several. An
-    earlier search's files are removed.
+    ``worst.toml`` has the links with one agent, ``worst-flows.toml`` those with several. What an
+    earlier search's ``stress.json`` names is removed.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -424,9 +442,12 @@ def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
         files[f"{name}.toml"] = to_toml(_SuiteFile(name, tuple(scenarios))).encode()
     files["stress.json"] = f"{json.dumps(figures, indent=1, allow_nan=False)}\n".encode()
     require_writable(folder)
-    ours = re.compile(rf"worst(-flows)?\.toml|({'|'.join(PROPERTIES)})-\d+\.toml")
-    for old in folder.glob("*.toml"):
-        if ours.fullmatch(old.name) and old.name not in files:
-            old.unlink()
+    old = set[str]()
+    with suppress(OSError, ValueError, KeyError, TypeError):  # none, or a stranger's
+        earlier = json.loads((folder / "stress.json").read_bytes())["worst"]
+        old = {f"{name}.toml" for name in (*earlier, "worst", "worst-flows")} - files.keys()
     write_together(folder, files)
+    for name in old:
+        if _OURS.fullmatch(name):
+            (folder / name).unlink(missing_ok=True)
     return folder / "stress.json"

@@ -19,6 +19,7 @@ from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.seeding import stream_key, uniform
 from distrlcc.sim.families import bdp_packets, between
 from distrlcc.sim.scenario import JITTERS, MAX_POLICER_PACKETS, Change, Flow, Link, Scenario
+from distrlcc.sim.suites import mean_rate_mbps
 from distrlcc.sim.trace import load_trace
 from distrlcc.types import FloatArray
 
@@ -170,11 +171,6 @@ class Point:
         """How many flows run the policy."""
         return max(self.flows, 1)
 
-    def quiet(self) -> Point:
-        """Return the same link without noise in its delay."""
-        calm: dict[str, Any] = dict.fromkeys(NOISE, 0.0)
-        return _tidy(replace(self, **calm))
-
     def told(self) -> dict[str, Any]:
         """Return the fields that say something, by name."""
         return {n: v for n, v in asdict(self).items() if v and DIMENSIONS[n].applies(self)}
@@ -188,6 +184,8 @@ _LINK = {f.name for f in fields(Link)} - {"rate_mbps", "trace", "delayed_acks", 
 def _tidy(point: Point) -> Point:
     """Return a point whose fields that say nothing are the simplest link's."""
     idle = {n: getattr(SIMPLEST, n) for n, d in DIMENSIONS.items() if not d.applies(point)}
+    if point.trace == "cellular":
+        idle["rate_mbps"] = SIMPLEST.rate_mbps
     return replace(point, **idle)
 
 
@@ -272,11 +270,18 @@ def scenario(point: Point, name: str = "stress") -> Scenario:
     return made
 
 
+def without_noise(made: Scenario) -> Scenario:
+    """Return the same scenario without noise in its delay."""
+    calm: dict[str, Any] = dict.fromkeys(("jitter_ms", "ack_jitter_ms", "ack_tick_ms"), 0.0)
+    calm |= dict.fromkeys(("jitter_kind", "ack_jitter_kind"), "uniform")
+    return replace(made, link=replace(made.link, reorder=None, **calm))
+
+
 def runs_copa(point: Point, made: Scenario) -> bool:
     """Say whether Copa may run on a link: it sends no more than `COPA_SENDS` there."""
     if not (point.aqm or point.policer) and (made.link.queue_packets or 0) > FEW_PACKETS:
         return True
-    packets = bdp_packets(point.rate_mbps, 1e3 * made.duration_s)
+    packets = bdp_packets(mean_rate_mbps(made), 1e3 * made.duration_s)
     return packets * 1e3 * made.duration_s / point.rtt_ms / 2 < COPA_SENDS
 
 

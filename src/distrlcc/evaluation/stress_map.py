@@ -38,11 +38,11 @@ def dimension_named(name: str) -> str:
     raise unknown_name("dimension", name, names)
 
 
-def point_at(settings: Sequence[str]) -> Point:
-    """Return the simplest link with some values, NAME=VALUE each.
+def point_at(settings: Sequence[str], x: str, y: str) -> Point:
+    """Return the simplest link with some values, NAME=VALUE each, of a map over ``x`` and ``y``.
 
     Raises:
-        ConfigError: There is no such dimension, or it has no such value.
+        ConfigError: There is no such dimension, it has no such value, or that says nothing here.
     """
     values: dict[str, Any] = {}
     for setting in settings:
@@ -50,7 +50,15 @@ def point_at(settings: Sequence[str]) -> Point:
         name = dimension_named(name)
         if name in values:
             raise ConfigError(f"--at: {name} is given twice; leave one out")
+        if name in (x, y):
+            raise ConfigError(f"--at: {name} is an axis of the map; leave it out")
         values[name] = DIMENSIONS[name].read(name, text)
+    for name in (*values, x, y):
+        needs = DIMENSIONS[name].needs.split()
+        if needs and not {x, y, *values} & {*needs}:
+            raise ConfigError(f"{name} says nothing without {' or '.join(needs)}; add it to --at")
+    if values.get("trace") == "cellular" and "rate_mbps" in (x, y, *values):
+        raise ConfigError("rate_mbps says nothing of a cellular trace; take another dimension")
     return Point(**values)
 
 

@@ -106,11 +106,12 @@ def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
             f"{source} has policy format version {version!r}, this distrlcc "
             f"reads version {FORMAT_VERSION}; use the distrlcc that wrote it, or train it again"
         )
-    if version == _UNCHECKED:
+    checksum = metadata.get("checksum")
+    if version == _UNCHECKED and checksum is None:
         warnings.warn(
             f"{source} has no checksum, as older files: damage would not show", stacklevel=2
         )
-    elif metadata.get("checksum") != _checksum(metadata.get("policy", ""), arrays):
+    elif version == _UNCHECKED or checksum != _checksum(metadata.get("policy", ""), arrays):
         raise PolicyFileError(f"{source} is damaged: its checksum is wrong; copy it again")
     with reading(PolicyFileError, f"{source} has a damaged header", "; copy it again"):
         header = from_dict(_Header, json.loads(metadata["policy"]), source="policy")

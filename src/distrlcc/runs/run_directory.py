@@ -54,6 +54,7 @@ class RunDirectory:
         self._lock: TextIO | None = None
         self._run = ""
         self._leadership: Leadership | None = None
+        self._whole = True  # whether the newest checkpoint, if there is one, is not damaged
         settings = flat(to_toml(config)) if tensorboard else {}
         self.metrics = MetricsLog(path, tensorboard=tensorboard, settings=settings)
 
@@ -168,7 +169,7 @@ class RunDirectory:
         path, previous = self.checkpoint_path("best" if best else "latest"), None
         if not best:
             state = {**state, _METRICS: self.metrics.durable()}
-        if path.exists() and not best:
+        if path.exists() and not best and self._whole:
             previous = temporary_path(self.checkpoint_path("previous"), self._epoch)
             try:  # so that the newest exists at every moment
                 previous.hardlink_to(path)
@@ -190,6 +191,7 @@ class RunDirectory:
                 before_rename=keep,
                 epoch=self._epoch,
             )
+            self._whole = self._whole or not best
         finally:
             if previous is not None:  # it is there still where both were the same file already
                 previous.unlink(missing_ok=True)
@@ -224,6 +226,7 @@ class RunDirectory:
                     return state
             except DamagedCheckpointError as error:
                 damage = damage or error
+                self._whole = False  # the next one leaves `previous` as it is
         if damage is not None:
             raise CheckpointError(
                 f"{damage}; no other one is whole: copy one back, or begin a new run, as with "
