@@ -215,7 +215,8 @@ def test_a_command_that_is_stopped_goes_on_and_needs_no_terminal_of_its_own(tmp_
     path = tmp_path / "mine.py"
     path.write_text(path.read_text().replace(" bad()\n", " bad(); return stats.acked * 0.0\n"))
     words = ["train", "quickstart", "--out", str(tmp_path / "run"), "--no-tensorboard", "--set"]
-    words += [*TINY.split(), f"env.reward.name={reference}", "total_steps=640"]
+    tiny = TINY.replace("total_steps=64", "total_steps=640").split()
+    words += [*tiny, f"env.reward.name={reference}"]
     master, terminal = os.openpty()
     command = [sys.executable, "-m", "distrlcc", *words]
     with subprocess.Popen(
