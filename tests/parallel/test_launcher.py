@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -184,12 +185,17 @@ def test_the_fork_servers_death_is_named_and_ends_all(
         launcher.nothing_is_left()
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Yield a folder whose name is short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def test_node_0_serves_the_others_only_while_one_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "absence=3,retry=0.3")
-    temporary = tmp_path / "t"
-    temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
