@@ -221,7 +221,7 @@ def test_jitter_of_each_kind_is_within_its_bounds(kind: JitterKind) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["burst:5", "bursts", "bursts:", "-1", "1001", "uniform:nan", "5:6"]
+    "text", ["burst:5", "bursts", "bursts:", "-1", "1001", "uniform:nan", "5:6", ":5", "normal:0"]
 )
 def test_jitter_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"jitter is .*expected MS or KIND:MS"):

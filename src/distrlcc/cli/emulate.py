@@ -44,8 +44,8 @@ def add_arguments(parser: Parser) -> None:
     add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
     add("--delay MS", "one way, each direction (default: 0)", number(0, 60_000))
     text = (
-        "each packet waits for up to this, too, each direction, and none overtakes another; with "
-        f"KIND:MS as one of {', '.join(JITTERS)} (default: 0)"
+        "each packet waits from 0 to this, too, each direction, and none overtakes another; "
+        f"KIND:MS is jitter of another kind: {', '.join(JITTERS[1:])} (default: 0)"
     )
     add("--jitter [KIND:]MS", text)
     text = "so many packets come MS late, each direction, and are overtaken, such as 0.2:6"

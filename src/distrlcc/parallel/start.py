@@ -329,9 +329,8 @@ def run_launched(
     warn_in_lines(slot)
     try:
         with ExitStack() as stack:
-            spec, master, _store = _launched_spec(
-                config, group, environment
-            )  # who serves the store keeps it
+            # The rank that serves the store has to hold it.
+            spec, master, _store = _launched_spec(config, group, environment)
             if master is not None:
                 stack.callback(master.close)
             spec = stack.enter_context(behind_tunnel(spec, own_token(), master))

@@ -92,6 +92,7 @@ def with_jitter(link: Link, u: list[float], least: float = 1.0, most: float = 6.
     return replace(
         link,
         ack_jitter_ms=round(between(u[0], least, most), 3),
+        ack_jitter_kind="uniform",
         ack_tick_ms=round(between(u[1], 1.0, 8.0), 3) if u[2] < 0.25 else 0.0,
         delayed_acks=u[2] > 0.75,
     )

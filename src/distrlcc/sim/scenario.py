@@ -81,10 +81,14 @@ def parse_jitter(text: str | None) -> tuple[JitterKind, float]:
     Raises:
         ConfigError: It does not read so, or the scale is out of its range.
     """
-    name, _, scale = (text or "0").rpartition(":")
+    if text is None:
+        return "uniform", 0.0
+    name, colon, scale = text.rpartition(":")
     with suppress(ValueError):
-        if 0 <= float(scale) <= MAX_LATE_MS:
-            return JITTERS[JITTERS.index(name or "uniform")], float(scale)
+        kind = JITTERS[JITTERS.index(name if colon else "uniform")]
+        # A kind without a scale would say nothing.
+        if 0 <= float(scale) <= MAX_LATE_MS and (float(scale) > 0 or not colon):
+            return kind, float(scale)
     raise ConfigError(
         f"jitter is {text!r}; expected MS or KIND:MS, up to {MAX_LATE_MS:g} ms, of the kinds "
         f"{', '.join(JITTERS)}"
@@ -334,5 +338,5 @@ class Scenario:
             if time >= self.duration_s:
                 raise ConfigError(
                     f"{self.name}: {place} is {time:g}, when the scenario's {self.duration_s:g} s "
-                    "are over; leave it out, or raise duration_s"
+                    "are over; leave it out, or let it last longer"
                 )
