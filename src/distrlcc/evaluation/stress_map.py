@@ -129,7 +129,7 @@ def map_of(
 
 
 def picture(found: Map) -> Figure:
-    """Draw a map: what fails is warm, what holds cold, and what is not judged is empty."""
+    """Draw a map: what fails is warm, what holds cold, and what is not judged is grey."""
     import matplotlib as mpl  # noqa: PLC0415 - judging needs none of it
 
     from distrlcc.evaluation.figures import LIGHT, STYLE, panels  # noqa: PLC0415
@@ -137,6 +137,7 @@ def picture(found: Map) -> Figure:
     with mpl.rc_context(STYLE):
         figure, (axes,) = panels(LIGHT, 4.0, 1.0)
         axes.grid(visible=False)
+        axes.set_facecolor("silver")  # unlike what just holds, which is white
         logs = np.log10(np.clip(found.scores, 0.1, 10.0))
         image = axes.pcolormesh(logs, cmap="RdBu", vmin=-1.0, vmax=1.0)
         for axis, name, values in (
@@ -144,7 +145,9 @@ def picture(found: Map) -> Figure:
             (axes.yaxis, found.y, found.ys),
         ):
             places = range(0, len(values), max(1, len(values) // 6))
-            texts = [v or "none" if isinstance(v, str) else f"{v:.3g}" for v in values]
+            texts = [
+                v or "none" if isinstance(v, str) else f"{float(f'{v:.3g}'):,g}" for v in values
+            ]
             axis.set_ticks([k + 0.5 for k in places], [texts[k] for k in places])
             axis.set_label_text(name)
         bar = figure.colorbar(image, ax=axes)
