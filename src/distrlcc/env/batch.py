@@ -7,7 +7,6 @@ drives the links, and the batch shows what an agent in its place would see and w
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -26,8 +25,9 @@ from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, wi
 from distrlcc.env.truth import Truth
 from distrlcc.errors import ConfigError
 from distrlcc.plugins import shaped
+from distrlcc.sim import acks
 from distrlcc.sim import layout as col
-from distrlcc.sim.scenario import JITTER_MEANS, JITTERS, Flow, Link, Scenario
+from distrlcc.sim.scenario import JITTERS, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.sim.suites import mean_rate_mbps, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
@@ -232,18 +232,37 @@ class AgentBatch(ABC):
 def mean_wait(link: Link, spacing: float) -> float:
     """Return what jitter, lateness and shaped ACKs add to a full link's RTT in the mean, s.
 
-    Packets are ``spacing`` apart, s. As none overtakes another, the wait of dense ones is J less a
-    Rayleigh-distributed time of scale sqrt(J * spacing), for a jitter of J. ACKs in bunches make
-    packets that queue as long.
+    Packets are ``spacing`` apart, s. ACKs in bunches make packets that queue as long.
     """
     wait = 1e-3 * link.ack_tick_ms + (min(spacing, 0.04) if link.delayed_acks else 0.0)
     wait += 1e-3 * link.late_share * link.late_ms
     jitters = (link.ack_jitter_ms, link.ack_jitter_kind), (link.jitter_ms, link.jitter_kind)
-    for jitter, kind in ((1e-3 * scale, kind) for scale, kind in jitters):
-        mean = JITTER_MEANS[JITTERS.index(kind)] * jitter
-        dense = jitter - math.sqrt(0.5 * math.pi * jitter * spacing)
-        wait += max(mean, dense) if kind == "uniform" else mean
-    return wait
+    return wait + sum(1e-3 * _mean_jitter(kind, scale, 1e3 * spacing) for scale, kind in jitters)
+
+
+def _mean_jitter(kind: str, scale: float, spacing: float) -> float:
+    """Return how long a jitter holds packets ``spacing`` apart in the mean, all in ms.
+
+    None overtakes another, so that dense ones wait for the slowest of many: far longer than one
+    alone. What stands still in `bursts` is taken for half of its mean pause, since a window that
+    fits the link lasts through a pause.
+    """
+    if kind in ("correlated", "bursts"):
+        return scale / (2 if kind == "correlated" else 4)
+    draws = _in_order(JITTERS.index(kind), round(scale * 1e6), max(round(spacing * 1e6), 1))
+    return float(draws) * 1e-6
+
+
+@njit
+def _in_order(kind: int, scale: int, spacing: int) -> Any:
+    """Return the mean wait of 1024 packets, ns, none of which overtakes another."""
+    newest, total = 0, 0
+    for number in range(1024):
+        time = number * spacing
+        newest = max(newest, time + acks.wait(kind, scale, 0, 0, number, time))
+        if number >= 256:
+            total += newest - time
+    return total / 768
 
 
 @njit

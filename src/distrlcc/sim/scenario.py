@@ -47,8 +47,6 @@ halves their number again. ``correlated``: what all wait wanders on straight lin
 from 0 to J, one in each 4 J. ``bursts``: in each 4 J comes a pause of 0 to J, and what would come
 in it comes at its end, as on Wi-Fi.
 """
-JITTER_MEANS = (1 / 2, 1 / 2, 3 / 16, 1 / 2, 1 / 24)
-"""What a packet waits in the mean, in J, if none is held by the ones before."""
 MAX_QUEUE_PACKETS = 10_000_000
 MAX_POLICER_PACKETS = 100_000
 MAX_SEED = 2**48
