@@ -43,17 +43,20 @@ def test_a_slower_best_member_is_copied(tmp_path: Path, time_attr: str, keep: in
     summary, said = _run(tmp_path, time_attr, keep, "")
     copies = [*read_lines(tmp_path / "out" / "copies.jsonl", Copy)]
     assert (summary["copies_decided"], summary["failures"]) == (len(copies), {}), said
-    assert summary["copies_made"] == len(copies) >= 2
-    assert all((copy.member, copy.donor) == (1, 0) for copy in copies)
-    assert all(copy.donor_time is not None for copy in copies)
-    assert any(copy.donor_time < copy.time for copy in copies if copy.donor_time is not None)
+    # Before the best has saved anything there is nothing to copy; from then on all are made.
+    early = sum(copy.donor is None for copy in copies)
+    assert early <= 1 and all(copy.donor is None for copy in copies[:early]), copies
+    made = copies[early:]
+    assert summary["copies_made"] == len(made) >= 2
+    assert all((copy.member, copy.donor) == (1, 0) for copy in made)
+    assert any(copy.donor_time < copy.time for copy in made if copy.donor_time is not None)
     # Each was read by the copier, and what is left over of checkpoints is what was asked for.
     restored = [line.split() for line in (tmp_path / "restored").read_text().splitlines()]
-    assert sum(line[:2] == ["1", "0"] for line in restored) == len(copies)
+    assert sum(line[:2] == ["1", "0"] for line in restored) == len(made)
     left = [*(tmp_path / "out" / "checkpoints" / "members").glob("member-*/checkpoint_*")]
     assert len(left) <= 2 * (keep + 1)
     text = (tmp_path / "out" / "table.txt").read_text()
-    assert f"copies: {len(copies)} made of {len(copies)} decided" in text
+    assert f"copies: {len(made)} made of {len(copies)} decided" in text
 
 
 WHY = {"raise": "ValueError: no luck", "exit": "", "_exit": "", "kill": ""}
