@@ -93,8 +93,8 @@ def _ask(client: UdpSocket, datagram: bytes) -> bytes:
     return answer
 
 
-def _hello(number: int) -> bytes:
-    return wire.encode_hello(Hello(number, bytes(wire.NONCE_BYTES), 1472))
+def _hello(number: int, cookie: bytes = bytes(wire.NONCE_BYTES)) -> bytes:
+    return wire.encode_hello(Hello(number, bytes(wire.NONCE_BYTES), 1472, cookie))
 
 
 def _data(session: int, number: int = 5, *, fin: bool = False) -> bytes:
@@ -115,7 +115,9 @@ def _answer(client: UdpSocket, number: int) -> str:
         for datagram, _ in client.receive():  # ACKs may be among them
             answer = wire.decode(datagram)
             if isinstance(answer, Answer) and answer.session == number:
-                return answer.refusal
+                if not answer.retry:
+                    return answer.refusal
+                client.send([_hello(number, answer.nonce)])
     raise AssertionError("no answer")
 
 

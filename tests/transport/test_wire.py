@@ -52,13 +52,13 @@ def data(message: Data, size: int = MIN_DATAGRAM) -> bytes:
 
 
 SIZES = st.integers(MIN_DATAGRAM, 65507)
-HELLOS = st.builds(Hello, u(64), blob(16), SIZES)
+HELLOS = st.builds(Hello, u(64), blob(16), SIZES, blob(16))
 ACKS = st.builds(Acknowledgement, u(64), range_sets())
 DATA = st.tuples(u(64), u(62), u(62), st.booleans()).map(
     lambda drawn: Data(drawn[0], drawn[1], max(drawn[1] - drawn[2], 0), drawn[3])
 )
 SIGNED = {
-    Answer: (st.builds(Answer, u(64), blob(16), SIZES, TEXTS), wire.encode_answer),
+    Answer: (st.builds(Answer, u(64), blob(16), SIZES, TEXTS, st.booleans()), wire.encode_answer),
     Acknowledgement: (ACKS, wire.encode_ack),
 }
 ALL = (

@@ -8,6 +8,8 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
+from hashlib import blake2s
+from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from distrlcc.errors import VersionError, WireError
@@ -35,6 +37,10 @@ class Repeat:
     def next_time(self) -> int:
         """Return when something is due: the next sending or the end, ns."""
         return min(self._due, self._end)
+
+    def left(self, *, now: int) -> int:
+        """Return how much of the limit is left, ns."""
+        return self._end - now
 
     def expired(self, *, now: int) -> bool:
         """Return whether the limit has passed."""
@@ -100,7 +106,7 @@ class Opening:
 
     def on_datagram(self, datagram: Buffer, *, now: int) -> None:
         """Receive a datagram; what is not for this opening is counted."""
-        session, nonce, max_datagram = self.hello
+        session, nonce, max_datagram, cookie = self.hello
         answer = None
         try:
             answer = wire.decode(datagram)
@@ -118,8 +124,13 @@ class Opening:
             or not isinstance(answer, Answer)
             or not authentic(datagram, session_key(session, nonce))
             or answer.max_datagram > max_datagram
+            or (answer.retry and any(cookie))
         ):
             self.ignored += 1
+        elif answer.retry:
+            self.hello = self.hello._replace(cookie=answer.nonce)
+            self._datagram = wire.encode_hello(self.hello)
+            self._repeat, self._sent = Repeat(self._repeat.left(now=now), now=now), []
         elif answer.refusal:
             self.failure = f"the receiver refuses: {answer.refusal}"
         else:
@@ -147,6 +158,9 @@ MAX_SESSIONS = 64
 """Sessions at one time; further senders are refused."""
 MAX_HOST_SESSIONS = 16
 """Of these, from one host."""
+MAX_UNPROVEN = 8
+"""Of these, of senders that have not shown that their address is their own: with so many open the
+next ones are asked to, and whoever forges addresses takes no more places."""
 _MAX_DATAGRAM = 1472
 
 
@@ -161,11 +175,12 @@ class Admission:
         """
         self._make_room = make_room
         self.counts: Counter[str] = Counter()
-        """``hellos``, of these ``accepted``, ``repeated`` and ``refused``; and
+        """``hellos``, of these ``accepted``, ``repeated``, ``retried`` and ``refused``; and
         what else came without a session: ``other_version``, ``malformed``, ``stray``."""
         self.sessions: dict[int, Session] = {}
         self.ending = False
         """Whether new senders are refused."""
+        self._secret = secrets.token_bytes(32)
 
     def on_datagram(self, datagram: Buffer, address: Address) -> Reply:
         """Receive a datagram that belongs to no session."""
@@ -182,19 +197,31 @@ class Admission:
         self.counts["hellos"] += 1
         known = self.sessions.get(hello.session)
         if known is not None:
-            again = (known.address, known.hello) == (address, hello)
+            again = (known.address, known.hello[:3]) == (address, hello[:3])
             self.counts["repeated" if again else "stray"] += 1
             return known.reply if again else None, None
+        key = session_key(hello.session, hello.nonce)
+        cookie = self._cookie(hello, address)
+        unproven = sum(not any(session.hello.cookie) for session in self.sessions.values())
+        if not compare_digest(hello.cookie, cookie):
+            if unproven >= MAX_UNPROVEN:
+                self.counts["retried"] += 1
+                return wire.encode_answer(Answer(hello.session, cookie, retry=True), key), None
+            hello = hello._replace(cookie=bytes(wire.NONCE_BYTES))
         refusal = self._refusal(address)
         if not refusal:
             return self._admit(hello, address)
         self.counts["refused"] += 1
-        key = session_key(hello.session, hello.nonce)
         return wire.encode_answer(Answer(hello.session, refusal=refusal), key), None
 
     def leave(self, number: int) -> None:
         """Drop a session; call it late, as a late copy of its HELLO would open it anew."""
         self.sessions.pop(number, None)
+
+    def _cookie(self, hello: Hello, address: Address) -> bytes:
+        """Return what only who receives at an address can know of a HELLO; nothing is kept."""
+        said = repr((address, *hello[:3])).encode()
+        return blake2s(said, key=self._secret, digest_size=wire.NONCE_BYTES).digest()
 
     def _refusal(self, address: Address) -> str:
         """Return why a new sender is refused, or nothing."""

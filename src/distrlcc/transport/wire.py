@@ -1,10 +1,11 @@
-"""The protocol of a measured flow: four kinds of datagrams, version 3.
+"""The protocol of a measured flow: four kinds of datagrams, version 4.
 
 ::
 
     sender                        receiver
     HELLO            ------>
-                     <------      ANSWER: accepted, or the reason why not
+                     <------      ANSWER: accepted, or the reason why not, or a cookie, with
+                                  which HELLO comes again
     DATA ...         ------>
                      <------      ACK ...
     DATA with FIN    ------>
@@ -36,9 +37,9 @@ from distrlcc.errors import VersionError, WireError
 
 Buffer = bytes | bytearray | memoryview
 MAGIC = b"DLCC"
-VERSION = 3
-FIN = 1
-"""The one flag: this DATA ends the flow."""
+VERSION = 4
+FIN = RETRY = 1
+"""The one flag. DATA: it ends the flow. ANSWER: its nonce is a cookie to come again with."""
 NONCE_BYTES = 16
 TAG_BYTES = 8
 MAX_TEXT_BYTES = 200
@@ -71,6 +72,8 @@ class Hello(NamedTuple):
     """`NONCE_BYTES` random bytes of the sender."""
     max_datagram: int
     """Largest UDP payload that the sender wants to send, bytes."""
+    cookie: bytes = bytes(NONCE_BYTES)
+    """What a receiver that asked for it gave: it shows that the sender's address is its own."""
 
 
 class Answer(NamedTuple):
@@ -83,6 +86,8 @@ class Answer(NamedTuple):
     """Largest UDP payload that the receiver takes, bytes; never above the sender's."""
     refusal: str = ""
     """Why it refuses, for people: printable, cut to `MAX_TEXT_BYTES`; empty if it accepts."""
+    retry: bool = False
+    """Whether it neither accepts nor refuses, and the nonce is a cookie."""
 
 
 class Data(NamedTuple):
@@ -110,7 +115,7 @@ Message = Hello | Answer | Data | Acknowledgement
 HEADER = struct.Struct("!4sBBHQ")
 _START = struct.Struct("!4sBBH")  # magic, version, kind, flags
 # Each begins with the 8 bytes of `_START` and the session.
-_HELLO = struct.Struct("!8sQ16sH")
+_HELLO = struct.Struct("!8sQ16sH16s")
 _ANSWER = struct.Struct("!8sQ16sHB")  # the last is the refusal's length
 _DATA = struct.Struct("!8sQQQ")
 # Largest, count of ranges; gap and length of each range.
@@ -118,9 +123,8 @@ _ACKS = tuple(struct.Struct(f"!8sQQB{2 * n}I") for n in range(MAX_RANGES + 1))
 DATA_BYTES = _DATA.size
 """Bytes of a DATA datagram before its padding."""
 _DATA_STARTS = tuple(_START.pack(MAGIC, VERSION, Kind.DATA, flags) for flags in (0, FIN))
-_HELLO_START, _ANSWER_START, _ACK_START = (
-    _START.pack(MAGIC, VERSION, kind, 0) for kind in (Kind.HELLO, Kind.ANSWER, Kind.ACK)
-)
+_ANSWER_STARTS = tuple(_START.pack(MAGIC, VERSION, Kind.ANSWER, flags) for flags in (0, RETRY))
+_HELLO_START, _ACK_START = (_START.pack(MAGIC, VERSION, kind, 0) for kind in (Kind.HELLO, Kind.ACK))
 
 
 def session_key(session: int, client_nonce: bytes, server_nonce: bytes = b"") -> bytes:
@@ -155,7 +159,7 @@ def encode_answer(answer: Answer, key: bytes) -> bytes:
     """Encode an ANSWER; what cannot be printed is replaced, and a long text is cut."""
     text = "".join(c if c.isprintable() else "?" for c in answer.refusal)
     cut = text.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode()
-    data = _ANSWER.pack(_ANSWER_START, *answer[:-1], len(cut)) + cut
+    data = _ANSWER.pack(_ANSWER_STARTS[answer.retry], *answer[:3], len(cut)) + cut
     return data + _tag(data, key)
 
 
@@ -231,7 +235,7 @@ def _decode_answer(datagram: Buffer) -> Answer:
         raise WireError("a text with characters that cannot be printed")
     _, session, nonce, max_datagram, _ = _ANSWER.unpack_from(datagram)
     _check_size(max_datagram)
-    return Answer(session, nonce, max_datagram, text)
+    return Answer(session, nonce, max_datagram, text, datagram[7] == RETRY)
 
 
 def _decode_data(datagram: Buffer) -> Data:
@@ -266,7 +270,7 @@ def _decode_ack(datagram: Buffer) -> Acknowledgement:
 
 _DECODERS: dict[bytes, Callable[[Buffer], Message]] = {
     _HELLO_START: _decode_hello,
-    _ANSWER_START: _decode_answer,
+    **dict.fromkeys(_ANSWER_STARTS, _decode_answer),
     **dict.fromkeys(_DATA_STARTS, _decode_data),
     _ACK_START: _decode_ack,
 }
