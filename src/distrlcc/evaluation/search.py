@@ -99,7 +99,8 @@ class Findings:
         scores = np.array(self.scores[: self.plain]).reshape(-1, len(self.properties))
         gated = scores[:, [each.bar > 0 for each in self.properties]]
         columns = dict(zip((each.key for each in self.properties), scores.T, strict=True))
-        columns["all"] = (~(gated < 1).any(axis=1)).astype(float)
+        seen = np.isfinite(gated).any(axis=1)
+        columns["all"] = np.where(seen, (~(gated < 1).any(axis=1)).astype(float), np.nan)
         found = {}
         for key, column in columns.items():
             judged, held = int(np.isfinite(column).sum()), int((column >= 1).sum())

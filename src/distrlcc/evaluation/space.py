@@ -125,7 +125,7 @@ class Point:
     rtt_ms: float = _in(0.02, 3e3, 40.0)
     queue_bdp: float = _in(0.01, 16.0, 1.0)
     """Size in BDP, or in times 4 packets if the BDP is less; the queue holds 1 packet or more."""
-    aqm: str = _of("codel", "pie", "codel,ecn=1", "pie,ecn=1", "mark", share=0.15)
+    aqm: str = _of("codel", "pie", "codel-ecn", "pie-ecn", "mark", share=0.15)
     """In place of droptail; ``mark`` is a droptail that marks from a fifth of its room on."""
     loss: float = _in(1e-4, 0.05, share=0.2)
     jitter_ms: float = _in(0.05, 50.0, share=0.2)
@@ -240,8 +240,8 @@ def scenario(point: Point, name: str = "stress") -> Scenario:
     if point.aqm == "mark":
         given["aqm"] = f"droptail:packets={packets},mark={max(packets // 5, 1)}"
     elif point.aqm:
-        kind, _, marks = point.aqm.partition(",")
-        given["aqm"] = f"{kind}:packets={packets}{',' * bool(marks)}{marks}"
+        kind, _, marks = point.aqm.partition("-")
+        given["aqm"] = f"{kind}:packets={packets}{',ecn=1' * bool(marks)}"
     else:
         given["queue_packets"] = packets
     # What has a unit of its own here.
