@@ -13,6 +13,8 @@ import hashlib
 import os
 import shutil
 import tempfile
+import warnings
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -70,8 +72,35 @@ one (numba refuses to compile one that does)."""
 
 
 def njit(function: Any) -> Any:
-    """Compile with numba, cached."""
-    return numba.njit(cache=True, **_FLAGS)(function)
+    """Compile with numba, cached where the cache can be read and written."""
+    compiled = numba.njit(cache=True, **_FLAGS)(function)
+    _make_optional(compiled._cache)
+    return compiled
+
+
+def _make_optional(kept: Any) -> None:
+    """Let a cache that is full or damaged cost time alone."""
+    load, save = kept.load_overload, kept.save_overload
+
+    def try_to_load(*arguments: Any) -> Any:
+        try:
+            return load(*arguments)
+        except Exception:  # what unpickling damaged bytes may raise
+            with suppress(OSError):
+                kept.flush()
+            return None
+
+    def try_to_save(*arguments: Any) -> None:
+        try:
+            save(*arguments)
+        except OSError as error:
+            warnings.warn(
+                f"what is compiled cannot be kept in {CACHE_FOLDER} ({error.strerror}), so each "
+                "command compiles anew; make room there or set XDG_CACHE_HOME to another folder",
+                stacklevel=2,
+            )
+
+    kept.load_overload, kept.save_overload = try_to_load, try_to_save
 
 
 def njit_inner(function: Any) -> Any:
