@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from contextlib import closing
@@ -27,6 +28,37 @@ record, name = kernel_commands.record, kernel_commands.name
 
 def _bundled_folders() -> list[str]:
     return [str(Path(path).parent) for path in bpf.bundled()]
+
+
+FILTER = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+number = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+answer = 0x50000 | int(sys.argv[1])
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, answer), (6, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program) == 0
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Runs a command under a seccomp filter that answers bpf(2) with an error."""
+
+
+FILTERED = {
+    "status": errno.ENOSYS,
+    "unload": errno.EPERM,
+    "load one": errno.EACCES,
+    "check one": errno.ENOSYS,
+}
+
+
+@pytest.mark.parametrize("words", FILTERED)
+def test_a_filter_of_system_calls_is_told(record: Any, words: str) -> None:
+    prefix = (sys.executable, "-c", FILTER, str(FILTERED[words]))
+    code, out, err = run_command(*words.split(), prefix=prefix)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "a seccomp filter that lets bpf through" in err
 
 
 NO_ROOT = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")

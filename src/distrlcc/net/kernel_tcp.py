@@ -54,8 +54,14 @@ _NUMBERS = {
 _OLD_ARGUMENTS = 2
 _NOISE = re.compile(r"libbpf: |-- |processed \d+ insns|verification time|stack depth|\d+: ")
 """Lines of libbpf and the verifier that do not say what is wrong."""
+_FORBIDDEN = (
+    ": run as root of the machine; in a container with --privileged, and with a seccomp filter "
+    "that lets bpf through"
+)
 _HINTS = {
-    errno.EPERM: ": run as root of the machine; in a container with --privileged",
+    errno.EPERM: _FORBIDDEN,
+    errno.EACCES: _FORBIDDEN,
+    errno.ENOSYS: _FORBIDDEN,
     errno.ENOMEM: ": raise the limit of locked memory, ulimit -l",
 }
 
@@ -338,7 +344,7 @@ def loaded_controls() -> list[KernelControl]:
     """
     require_kernel()
     found = []
-    try:
+    with refusals("what is in the kernel cannot be seen"):
         links = bpf.links_by_map()
         for fd in bpf.maps_named(layout.CONTROL):
             record = bpf.map_array(fd)
@@ -352,10 +358,6 @@ def loaded_controls() -> list[KernelControl]:
                     opened.callback(os.close, others[-1])
                 link = links.get(int(control["operations"]))
                 found.append(_control(others[0], fd, others[1], link))
-    except PermissionError:
-        raise KernelError(
-            "no right to see what others loaded into the kernel; run as root"
-        ) from None
     return sorted(found, key=lambda one: (one.link is None, one.name))
 
 
