@@ -45,6 +45,8 @@ LATEST, MANIFEST, OWNER = "checkpoints/latest.safetensors", "manifest.json", "ow
 VERSION = 1
 """Version of the layout; another one is refused."""
 _MOST_BYTES = 1 << 48
+_MOST_STALLS = 20
+"""An owner that wants to be watched for more of this process's `Limits.stall` is damaged."""
 _ORIGIN = ".storage"
 _GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
 
@@ -236,7 +238,8 @@ class Storage:
         own = Owner(self.run, platform.node(), pid, _process(pid), watch=stall)
         found = self.owner()
         if found is not None and not found.yields_to(own):
-            process, watch = f"process {found.pid} on {found.host}", max(stall, found.watch)
+            process = f"process {found.pid} on {found.host}"
+            watch = max(stall, min(found.watch, _MOST_STALLS * stall))
             say(f"{self} belongs to {process}; watching {watch:.0f} s whether it still runs")
             end = time.monotonic() + watch
             while (now := self.owner()) is not None and time.monotonic() < end:
