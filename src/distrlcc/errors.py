@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -69,6 +70,9 @@ class DatasetError(DistrlccError):
 
 class OutputError(DistrlccError):
     """A place that cannot be written."""
+
+    passing = False
+    """Whether another try may succeed, as where a network's file system did not answer."""
 
 
 class LinkError(DistrlccError):
@@ -243,7 +247,11 @@ def writing(what: object, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot write {what}: {_reason(error)}{remedy}") from None
+        if error.errno == errno.ENOSPC:
+            remedy = remedy or "; make room there"
+        failure = OutputError(f"cannot write {what}: {_reason(error)}{remedy}")
+        failure.passing = error.errno in (errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+        raise failure from None
 
 
 def _reason(error: Exception) -> str:

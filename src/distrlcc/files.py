@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import os
 import uuid
@@ -87,25 +86,24 @@ def write_together(
         OutputError: A file cannot be written; a full disk leaves none of them.
     """
     temporary = {name: temporary_path(folder / name, epoch) for name in files}
-    name = ""
     try:
         for name, data in files.items():
-            with temporary[name].open("xb") as file:
+            with writing(folder / name), temporary[name].open("xb") as file:
                 file.writelines(data if isinstance(data, Iterator) else [data])
                 file.flush()
                 os.fsync(file.fileno())
         if before_rename is not None:
-            before_rename()
+            with writing(folder):
+                before_rename()
         for name in files:
-            rename(temporary[name], folder / name, before_rename)
-        place = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(place)  # without it a power cut may undo the renames
-        finally:
-            os.close(place)
-    except OSError as error:
-        remedy = "; make room there" if error.errno == errno.ENOSPC else ""
-        raise OutputError(f"cannot write {folder / name}: {error.strerror}{remedy}") from None
+            with writing(folder / name):
+                rename(temporary[name], folder / name, before_rename)
+        with writing(folder):
+            place = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(place)  # without it a power cut may undo the renames
+            finally:
+                os.close(place)
     finally:
         for path in temporary.values():
             with suppress(OSError):

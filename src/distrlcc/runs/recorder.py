@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from distrlcc.errors import OutputError
+from distrlcc.limits import limits
 from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory
@@ -70,7 +72,7 @@ class Recorder:
         self._opened: tuple[RunDirectory, Display] | None = None
         self._epoch = 0
         self._shown: str | None = None
-        self._noted_late = False
+        self._noted_late = self._unsaved = False
         self.policy_path = ""
         """Where this process has written the run's policy."""
 
@@ -193,16 +195,38 @@ class Recorder:
             run.metrics.log(update, scores)
             metrics |= scores
             if state.counters.best_update != best_before:
-                if not run.checkpoint_path("latest").exists():
-                    self._save(run)  # a run with a policy can be resumed
-                self._save(run, best=True)
-                run.save_policy(state.policy())
+                self._try_to_save(run, shown, self._save_best)
         shown.update(metrics, alarm=self._shown)
         if update % state.config.checkpoint_every == 0:
-            self._save(run)
-            if not state.counters.best_update:  # so that a run that is killed leaves one, too
-                run.save_policy(state.policy())
+            self._try_to_save(run, shown, self._save_newest)
             run.store()
+
+    def _save_best(self, run: RunDirectory) -> None:
+        if not run.checkpoint_path("latest").exists():
+            self._save(run)  # a run with a policy can be resumed
+        self._save(run, best=True)
+        run.save_policy(self._state.policy())
+
+    def _save_newest(self, run: RunDirectory) -> None:
+        self._save(run)
+        if not self._state.counters.best_update:  # so that a run that is killed leaves one, too
+            run.save_policy(self._state.policy())
+
+    def _try_to_save(
+        self, run: RunDirectory, shown: Display, save: Callable[[RunDirectory], None]
+    ) -> None:
+        """Save; where a file system does not answer twice, go on without and say so once."""
+        try:
+            _twice(lambda: save(run))
+            if self._unsaved:
+                shown.note(f"{run.path}: saved again")
+            self._unsaved = False
+        except OutputError as error:
+            if not error.passing:
+                raise
+            if not self._unsaved:
+                shown.note(f"warning: {error}; training goes on without this checkpoint")
+            self._unsaved = True
 
     def finish(self, *, scored: bool = True) -> bool:
         """Save, score the newest weights unless there is no time for it, and write the policy.
@@ -216,12 +240,12 @@ class Recorder:
         run, _ = self._opened
         with self._unless_replaced():
             # Saved before the closing score, so that stopping and resuming changes nothing.
-            self._save(run)
+            _twice(lambda: self._save(run))
             if scored and state.scored_update != update:
                 state.score()
             if state.counters.best_update == update:
-                self._save(run, best=True)
-            run.save_policy(state.policy())
+                _twice(lambda: self._save(run, best=True))
+            _twice(lambda: run.save_policy(state.policy()))
             self.policy_path = str(run.policy_path)
         return self._opened is not None
 
@@ -237,3 +261,14 @@ class Recorder:
     def _save(self, run: RunDirectory, *, best: bool = False) -> None:
         state = self._state
         run.save(state.shared_state() if self._shared_only else state.state_dict(), best=best)
+
+
+def _twice(save: Callable[[], None]) -> None:
+    """Save, and once more after `Limits.retry` where that may help."""
+    try:
+        save()
+    except OutputError as error:
+        if not error.passing:
+            raise
+        time.sleep(limits().retry)
+        save()
