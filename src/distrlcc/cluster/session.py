@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import secrets
 import signal
 import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -38,8 +39,8 @@ AUTO = "auto"
 """Address of the cluster that runs on this machine."""
 TOO_SLOW = "timed out during startup"
 """Ray says so when a node took more than 30 s, which no setting of its changes: try again."""
-POINTER = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray notes which cluster ``ray.init(address="auto")`` finds."""
+_FOLDER = Path("/tmp/ray")
+"""Ray's own, unless variables say another."""
 KEPT = "DISTRLCC_KEPT"
 """Variable by which a keeper knows what it has to end."""
 _LONGEST_FOLDER = 41
@@ -60,6 +61,13 @@ _ENVIRONMENT = {
     "DASHBOARD_METRIC_PORT": "-1",
     "SPT_NOENV": "1",  # a process that renames itself keeps its environment, and so its mark
 }
+
+
+def pointers() -> list[Path]:
+    """Return where Ray may have noted which cluster ``ray.init(address="auto")`` finds."""
+    named = (os.environ.get(name) for name in ("RAY_TMPDIR", "TMPDIR"))
+    folders = [*(Path(name) / "ray" for name in named if name), _FOLDER]
+    return [folder / "ray_current_cluster" for folder in folders]
 
 
 def require_ray() -> Any:
@@ -100,8 +108,10 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
             arguments |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
             arguments |= {"object_store_memory": _LOCAL_STORE_BYTES, "_node_ip_address": head}
             if len(gettempdir()) > _LONGEST_FOLDER:
-                arguments["_temp_dir"] = str(POINTER.parent)
-            told = {KEPT: uuid.uuid4().hex}
+                arguments["_temp_dir"] = str(_FOLDER)
+            # Without a token in its environment Ray would leave one in ~/.ray, for all that follow.
+            token = secrets.token_hex(32)
+            told = {KEPT: uuid.uuid4().hex, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
             # End what has this mark when this process dies, and in the end.
             words, nothing = keeper(f"{KEPT}={told[KEPT]}", limits().stop), subprocess.DEVNULL
             started = subprocess.Popen(
@@ -191,13 +201,15 @@ def _resolve(address: str) -> str:
         return address
     if read_state() is not None:
         return node_here().ray_address
-    try:
-        return os.environ.get("RAY_ADDRESS") or POINTER.read_text().strip()
-    except OSError:
-        raise NoGroupError(
-            "no Ray cluster runs on this machine; start one with: distrlcc cluster start, or "
-            "leave --address away"
-        ) from None
+    if given := os.environ.get("RAY_ADDRESS"):
+        return given
+    for path in pointers():
+        with suppress(OSError):
+            return path.read_text().strip()
+    raise NoGroupError(
+        "no Ray cluster runs on this machine; start one with: distrlcc cluster start, or leave "
+        "--address away"
+    )
 
 
 def _credentials(address: str) -> dict[str, str]:
