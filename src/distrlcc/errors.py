@@ -194,7 +194,7 @@ def unknown_name(
     last = name.casefold().rpartition(".")[2]
     # A name that was put in the wrong place; else another project's; else one with a slip.
     found = [each for each in folded if each.rpartition(".")[2] == last]
-    here = "" if found else here_for(name)
+    here = "" if found or kind not in ("key", "setting", "command") else here_for(name)
     found = found or difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
     near = [within + folded[each] for each in found]
     hint = f": {here}" if here else f": did you mean {' or '.join(near)}?" if near else ""
