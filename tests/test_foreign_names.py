@@ -108,12 +108,11 @@ def test_each_is_answered_with_ours(project: str) -> None:
             lines.append(refused(partial(from_toml, RunConfig, text)))
         for line in lines:
             assert "unknown key" in line
-            if "did you mean" in line:  # ours, in another place or in small letters
+            if f"it is {plain(ours)}" not in line:  # ours, in another place or in small letters
                 assert key.lower() in lasts
                 assert key.lower() in line.partition("did you mean")[2]
             else:
                 assert f"{project}'s" in line
-                assert f"it is {plain(ours)}" in line
         # As a flag.
         flag = f"--{name}" if name[0] == "_" else f"--{name.lstrip('-').replace('_', '-')}"
         if is_word and flag not in known:

@@ -192,12 +192,14 @@ def unknown_name(
     name, names = str(name), list(valid)
     folded = {each.casefold(): each for each in [*names, *deeper]}
     last = name.casefold().rpartition(".")[2]
-    # A name that was put in the wrong place; else another project's; else one with a slip.
+    # A name that was put in the wrong place; else another project's, or one with a slip, or both.
     found = [each for each in folded if each.rpartition(".")[2] == last]
     here = "" if found or kind not in ("key", "setting", "command") else here_for(name)
-    found = found or difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
+    least = 0.85 if here else 0.5
+    found = found or difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=least)
     near = [within + folded[each] for each in found]
-    hint = f": {here}" if here else f": did you mean {' or '.join(near)}?" if near else ""
+    hint = f": did you mean {' or '.join(near)}?" if near else f": {here}" if here else ""
+    hint += f" ({here})" if near and here else ""
     shown = ", ".join(within + n for n in names)
     if len(shown) > 2 * _LONGEST_VALUE:
         first = ", ".join(within + n for n in names[:_NAMES])
