@@ -191,9 +191,9 @@ def unknown_name(
     """
     name, names = str(name), list(valid)
     folded = {each.casefold(): each for each in [*names, *deeper]}
-    last = name.casefold().rpartition(".")[2]
+    last = name.casefold().rpartition(".")[2].replace("-", "_")
     # A name that was put in the wrong place; else another project's, or one with a slip, or both.
-    found = [each for each in folded if each.rpartition(".")[2] == last]
+    found = [each for each in folded if each.rpartition(".")[2].replace("-", "_") == last]
     here = "" if found or kind not in ("key", "setting", "command") else here_for(name)
     least = 0.85 if here else 0.5
     found = found or difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=least)
