@@ -1,4 +1,7 @@
-"""A hook of mkdocs: puts commands' help, a run's keys and how policies act into their pages."""
+"""A hook of mkdocs: puts commands' help, a run's keys and how policies act into their pages.
+
+As a program it writes the tables of docs/coming-from.md: ``python -m scripts.reference_pages``.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from distrlcc.cli.main import GROUPS, SECTIONS, find
+from distrlcc.errors import foreign_names
 from distrlcc.policy.policy_file import load_policy, shipped_policies
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 
@@ -21,6 +26,21 @@ def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
     markdown = markdown.replace("<!-- acting -->", acting())
     parts = {"commands.md": commands, "keys.md": keys}.get(page.file.src_uri)
     return "\n\n".join([markdown, *parts()]) if parts else markdown
+
+
+def coming_from() -> str:
+    """Return docs/coming-from.md with the tables of what other projects call things."""
+    parts = []
+    for project in foreign_names():
+        rows = [
+            f"| {', '.join(f'`{name}`' for name in theirs.split(', '))} | {ours} |"
+            for theirs, ours in project["names"].items()
+        ]
+        table = "\n".join(["| there | here |", "|---|---|", *rows])
+        parts.append(f"## {project['name']}\n\n{project['about']}\n\n{table}\n\n")
+    page = Path("docs/coming-from.md").read_text(encoding="utf-8")
+    before, _, after = page.partition("## RLlib")
+    return f"{before}{''.join(parts)}## What is not here{after.partition('## What is not here')[2]}"
 
 
 def acting() -> str:
@@ -88,3 +108,7 @@ def _meanings(kind: type) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("``", "`"))
+
+
+if __name__ == "__main__":
+    Path("docs/coming-from.md").write_text(coming_from(), encoding="utf-8")

@@ -100,13 +100,13 @@ def from_toml(
     return config
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a file of TOML.
+def read_toml(path: str | Path, remedy: str = "") -> dict[str, Any]:
+    """Read a file of TOML; where it is none, the message ends with ``remedy``.
 
     Raises:
         ConfigError: There is none, or it is not TOML.
     """
-    with reading(ConfigError, f"{path}: cannot be read as TOML"):
+    with reading(ConfigError, f"{path}: cannot be read as TOML", remedy):
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
 
 
@@ -380,6 +380,9 @@ def _build(cls: type[C], data: dict[str, Any], *, prefix: str) -> C:
     for field in fields(cls):
         if field.init and field.name not in data and _default(field) is MISSING:
             raise ConfigError(f"key '{prefix}{field.name}' is missing")
+        if isinstance(data.get(field.name), list | tuple) and f"{field.name}_schedule" in hints:
+            key = prefix + field.name
+            raise ConfigError(f"{key} is a number: points (step, value) are {key}_schedule")
     values = {key: _value(hints[key], value, prefix + key) for key, value in data.items()}
     try:
         return cls(**values)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import errno
 import re
+import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -189,14 +191,47 @@ def unknown_name(
     """
     name, names = str(name), list(valid)
     folded = {each.casefold(): each for each in [*names, *deeper]}
-    found = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
+    last = name.casefold().rpartition(".")[2].replace("-", "_")
+    # A name that was put in the wrong place; else another project's, or one with a slip, or both.
+    found = [each for each in folded if each.rpartition(".")[2].replace("-", "_") == last]
+    here = "" if found or kind not in ("key", "setting", "command") else here_for(name)
+    least = 0.85 if here else 0.5
+    found = found or difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=least)
     near = [within + folded[each] for each in found]
-    hint = f": did you mean {' or '.join(near)}?" if near else ""
+    hint = f": did you mean {' or '.join(near)}?" if near else f": {here}" if here else ""
+    hint += f" ({here})" if near and here else ""
     shown = ", ".join(within + n for n in names)
     if len(shown) > 2 * _LONGEST_VALUE:
         first = ", ".join(within + n for n in names[:_NAMES])
         shown = f"{first} and {len(names) - _NAMES} more{see}"
     return ConfigError(f"unknown {kind} {place + name!r}{hint} (valid: {shown})")
+
+
+@cache
+def foreign_names() -> list[dict[str, Any]]:
+    """Return what other projects call things: each one's ``name``, ``about`` and ``names``.
+
+    The last has what is here for each name or several with commas, as Markdown.
+    """
+    path = Path(__file__).with_name("foreign_names.toml")
+    found: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    return found
+
+
+def here_for(name: str) -> str:
+    """Say what is here for a name of another project, a key or a flag; empty: nobody has it."""
+    whole = name.lstrip("-").replace("-", "_").casefold()
+    for wanted in (whole, whole.rpartition(".")[2]):
+        owners: dict[str, list[str]] = {}
+        for project in foreign_names():
+            for theirs, ours in project["names"].items():
+                words = (word.split()[0].lstrip("-") for word in theirs.split(", "))
+                if wanted in (word.replace("-", "_").casefold() for word in words):
+                    plain = re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", ours)
+                    owners.setdefault(plain, []).append(f"{project['name']}'s")
+        if owners:
+            return ", ".join(f"as {', '.join(who)} it is {ours}" for ours, who in owners.items())
+    return ""
 
 
 def listed(text: str, what: str, kind: Callable[[str], Any] = str) -> list[Any]:

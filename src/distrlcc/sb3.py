@@ -12,12 +12,15 @@ links.save_policy(model, "mine.safetensors")
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import pickle
 import re
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.config import checked_seed
+from distrlcc.env.actions import GREATEST
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError, PolicyFileError, in_python, reading
 from distrlcc.extras import naming_extras
+from distrlcc.policy.normalizer import CLIP
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from distrlcc.policy.spec import expected_shapes
 
@@ -36,13 +41,25 @@ with naming_extras():
     from stable_baselines3.common.torch_layers import FlattenExtractor
     from stable_baselines3.common.vec_env import VecEnv
 
-    from distrlcc.env.vector import make_vector_env
+    from distrlcc.env.vector import BOUND, make_vector_env
     from distrlcc.runs.run_config import ImitateConfig, NetworkConfig
     from distrlcc.runs.source import spaces_of, spec_in
 
 _MOST_BYTES = 1 << 28
-_KNOWN = "mlp_extractor.", "action_net.", "value_net.", "log_std"
-"""Of an MlpPolicy's arrays."""
+_DENSE = "mlp_extractor.policy_net."
+_RELU = ("actor.latent_pi.", "actor.mu.", "q_net.q_net.")
+"""Of SAC, TD3 and DQN, whose layers are ReLU where they are told nothing else."""
+_AFTER = {_DENSE: ["action_net"], _RELU[0]: ["actor.mu"], _RELU[1]: [], _RELU[2]: []}
+"""Where a policy has the layers that act, and those that follow them; `_DENSE` is PPO's and A2C's.
+"""
+_SCALE = np.float32(2 ** math.ceil(math.log2(BOUND / CLIP)))
+_MEMORY = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_KNOWN = (
+    *("mlp_extractor.", "action_net.", "value_net.", "log_std", "lstm_actor.", "lstm_critic."),
+    *("critic.", "critic_target.", "actor_target.mu.", "actor.log_std.", "q_net_target.q_net."),
+    *_RELU,
+)
+"""How the names of a policy's arrays begin."""
 
 
 class VecLink(VecEnv):
@@ -92,8 +109,7 @@ class VecLink(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Return an attribute of the links, once for each."""
-        value = None if attr_name == "render_mode" else getattr(self.links, attr_name)
-        return [value] * len(list(self._get_indices(indices)))
+        return [getattr(self.links, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Refuse: links have no attributes of their own."""
@@ -114,8 +130,8 @@ class VecLink(VecEnv):
         """Write a model that was trained on these links as a policy file.
 
         Raises:
-            PolicyFileError: Its network is not dense layers alone, or saw something else than
-                observations as they are.
+            PolicyFileError: Its network is one that a policy file cannot hold, or saw something
+                else than observations as they are.
         """
         normalised = model.get_vec_normalize_env()
         if normalised is not None and normalised.norm_obs:
@@ -123,22 +139,26 @@ class VecLink(VecEnv):
                 "the model saw observations that VecNormalize had changed; train it with "
                 "norm_obs=False"
             )
-        if type(model.policy.features_extractor) is not FlattenExtractor:
+        policy: Any = model.policy
+        seeing = getattr(policy, "actor", None) or getattr(policy, "q_net", None) or policy
+        if type(seeing.features_extractor) is not FlattenExtractor:
             raise PolicyFileError(
                 "the model has a features extractor of its own, which a policy file cannot hold"
             )
-        arrays = {k: v.numpy(force=True) for k, v in model.policy.state_dict().items()}
-        activation = type(model.policy.activation_fn()).__name__.lower()  # type: ignore[operator]
+        arrays = {k: v.numpy(force=True) for k, v in policy.state_dict().items()}
+        activation = type(policy.activation_fn()).__name__.lower()
+        if policy.squash_output and seeing is policy:
+            activation = "squashed"  # by gSDE
         save_policy(path, converted(arrays, self.links.config, activation, "the model"))
 
 
-def read_model(path: Path, config: EnvConfig, activation: str = "tanh") -> PolicyFile:
+def read_model(path: Path, config: EnvConfig, activation: str = "") -> PolicyFile:
     """Read a model that SB3 saved; nothing that is pickled in it is run.
 
     Args:
         path: The model's ``.zip``.
         config: What it was trained on: its observations, actions, steps, pacing and guard.
-        activation: Of its dense layers, as the file names it only within a pickle.
+        activation: Of its dense layers; empty: as the file says, or SB3 has it where none is said.
 
     Raises:
         PolicyFileError: It is no model of dense layers, or of other spaces.
@@ -165,45 +185,73 @@ def read_model(path: Path, config: EnvConfig, activation: str = "tanh") -> Polic
         arrays = {str(name): value.numpy(force=True) for name, value in dict(weights).items()}
         if sum(array.nbytes for array in arrays.values()) > _MOST_BYTES:  # some share their bytes
             raise ValueError(f"its weights have more than {_MOST_BYTES >> 20} MiB")
+        if not activation:
+            said = json.loads(model.read("data")) if "data" in model.namelist() else {}
+            told = said.get("policy_kwargs", {})
+            usual = "relu" if any(name.startswith(_RELU) for name in arrays) else "tanh"
+            activation = re.findall(r"\w+", told.get("activation_fn", usual).lower())[-1]
+            activation = "squashed" if told.get("squash_output") else activation
     return converted(arrays, config, activation, str(path))
 
 
 def converted(
     arrays: Mapping[str, NDArray[Any]], config: EnvConfig, activation: str, where: str
 ) -> PolicyFile:
-    """Return the weights of an SB3 policy of dense layers as a policy file.
+    """Return the weights of an SB3 policy as a policy file: of what acts, not of its critics.
 
     Raises:
         PolicyFileError: They are of another kind of network, or of other spaces than ``config``'s.
     """
-    # The layers of the policy's network, in order.
-    prefix = "mlp_extractor.policy_net."
+    # The layers of what acts, in order; the last makes logits or means.
+    prefix = next((p for p in _RELU if any(n.startswith(p) for n in arrays)), _DENSE)
     found = re.findall(rf"^{re.escape(prefix)}(\d{{1,4}})\.weight$", "\n".join(arrays), re.M)
-    layers = sorted(map(int, found))
-    needed = [*(f"{prefix}{layer}" for layer in layers), "action_net"]
-    parts = [f"{name}.{part}" for name in needed for part in ("weight", "bias")]
+    layers = [f"{prefix}{layer}" for layer in sorted(map(int, found))] + _AFTER[prefix]
+    recurrent, squashed = "lstm_actor.weight_ih_l0" in arrays, prefix.startswith("actor.")
+    memory = {f"lstm.{part}": f"lstm_actor.{part}_l0" for part in _MEMORY if recurrent}
+    needed = [f"{name}.{part}" for name in layers for part in ("weight", "bias")]
     if (
-        not layers
-        or set(parts) - set(arrays)
-        or any(arrays[f"{name}.bias"].ndim != 1 for name in needed)
+        len(layers) < (1 if recurrent else 2)
+        or {*needed, *memory.values()} - set(arrays)
+        or any(arrays[f"{name}.bias"].ndim != 1 for name in layers)
         or any(map(np.iscomplexobj, arrays.values()))
         or activation not in ("tanh", "relu")
-        or not all(name.startswith(_KNOWN) for name in arrays)  # an extractor, a memory
+        or not all(name.startswith(_KNOWN) for name in arrays)  # an extractor
     ):
         raise PolicyFileError(
-            f"{where} is not an MlpPolicy of dense layers with tanh or ReLU, such as PPO's and "
-            "A2C's; train one of those"
+            f"{where} is not an MlpPolicy of dense layers with tanh or ReLU, such as PPO's, A2C's "
+            "and DQN's, nor RecurrentPPO's MlpLstmPolicy; train one of those"
         )
+    if squashed and activation != "tanh":
+        raise PolicyFileError(
+            f"{where}: its actor ends in a tanh, which a policy file has only where all layers are "
+            "tanh; train it with policy_kwargs={'activation_fn': torch.nn.Tanh}"
+        )
+    if recurrent and (len(layers) > 2 or "lstm_actor.weight_ih_l1" in arrays):
+        raise PolicyFileError(
+            f"{where}: a policy file has one LSTM layer and at most one dense layer behind it; "
+            "train it with policy_kwargs={'net_arch': {'pi': [64], 'vf': [64]}}"
+        )
+    # A squashed mean is a dense layer of its own, which the head scales to the actions' bounds.
+    body = layers if squashed else layers[:-1]
+    widths = tuple(len(arrays[f"{name}.bias"]) for name in body)
+    network = NetworkConfig(hidden=widths, activation="relu" if activation == "relu" else "tanh")
+    if recurrent:
+        size = len(arrays[memory["lstm.bias_ih"]]) // 4
+        network = replace(network, kind="lstm", hidden=(size,), post_hidden=sum(widths))
     probe = make_vector_env(config.unit, config)
-    hidden = tuple(len(arrays[f"{prefix}{layer}.bias"]) for layer in layers)
-    network = NetworkConfig(hidden=hidden, activation="relu" if activation == "relu" else "tanh")
     spec = spec_in(spaces_of(probe), ImitateConfig(env=config, network=network))
     probe.close()
-    own: dict[str, NDArray[Any]] = {}
-    names = {f"trunk.{k}": f"{prefix}{layer}" for k, layer in enumerate(layers)}
-    for ours, theirs in {**names, "policy_head": "action_net"}.items():
-        for part in ("weight", "bias"):
-            own[f"{ours}.{part}"] = arrays[f"{theirs}.{part}"].astype(np.float32)
+    names = {"post" if recurrent else f"trunk.{k}": name for k, name in enumerate(body)}
+    names |= {} if squashed else {"policy_head": layers[-1]}
+    pairs = {f"{o}.{p}": f"{t}.{p}" for o, t in names.items() for p in ("weight", "bias")} | memory
+    own = {ours: arrays[theirs].astype(np.float32) for ours, theirs in pairs.items()}
+    if squashed:
+        size = widths[-1]
+        own["policy_head.weight"] = np.eye(size, dtype=np.float32) * np.float32(GREATEST)
+        own["policy_head.bias"] = np.zeros(size, np.float32)
+    if recurrent and body:  # ours also sees what the LSTM saw
+        blind = np.zeros((sum(widths), spec.observation_size), np.float32)
+        own["post.weight"] = np.concatenate([blind, own["post.weight"]], axis=1)
     for name, array in own.items():
         if array.shape != expected_shapes(spec)[name]:
             raise PolicyFileError(
@@ -215,8 +263,11 @@ def converted(
     for name, shape in expected_shapes(spec).items():
         if name not in own:
             own[name] = np.zeros(shape, np.float32)
-    own["normalizer.std"][:] = 1.0
-    if "log_std" in own and "log_std" in arrays:
+    # Our normaliser clips at `CLIP`. What SB3 saw goes to `BOUND`: it is scaled down, and the first
+    # layer undoes that, which changes no digit, as the scale is a power of 2.
+    own["normalizer.std"][:] = _SCALE
+    own["lstm.weight_ih" if recurrent else "trunk.0.weight"] *= _SCALE
+    if "log_std" in own and arrays.get("log_std", np.zeros(0)).shape == own["log_std"].shape:
         own["log_std"] = arrays["log_std"].astype(np.float32)
     notes = {"trained with": "Stable-Baselines3"}
     return PolicyFile(spec, own, "argmax", notes)

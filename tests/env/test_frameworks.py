@@ -79,6 +79,185 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     assert json.loads(sent.read_text())["acked"] > 0
 
 
+TANH, RELU = torch.nn.Tanh, torch.nn.ReLU
+ONE = {"net_arch": {"pi": [16], "vf": [8]}, "lstm_hidden_size": 12}
+NONE = {"net_arch": {"pi": [], "vf": []}, "lstm_hidden_size": 12}
+TAKEN = [
+    ("PPO", "fine", {"net_arch": [16, 8]}),
+    ("PPO", "rate", {"net_arch": [16], "activation_fn": RELU}),
+    ("A2C", "fine", {}),
+    ("DQN", "fine", {"net_arch": [16, 8]}),
+    ("SAC", "rate", {"net_arch": [16, 8], "activation_fn": TANH}),
+    ("TD3", "genet", {"net_arch": [16], "activation_fn": TANH}),
+    ("DDPG", "rate", {"net_arch": [16, 8], "activation_fn": TANH}),
+    ("RecurrentPPO", "fine", ONE),
+    ("RecurrentPPO", "rate", {**ONE, "activation_fn": RELU, "enable_critic_lstm": False}),
+    ("RecurrentPPO", "rate", NONE),
+]
+LEFT = [
+    ("SAC", "rate", {}, "its actor ends in a tanh"),
+    ("TD3", "rate", {"activation_fn": RELU}, "its actor ends in a tanh"),
+    ("SAC", "rate", {"activation_fn": TANH, "sde": True}, "is not an MlpPolicy"),
+    ("PPO", "rate", {"squash_output": True, "sde": True}, "is not an MlpPolicy"),
+    ("PPO", "fine", {"activation_fn": torch.nn.ELU}, "is not an MlpPolicy"),
+    ("RecurrentPPO", "fine", {}, "at most one dense layer behind it"),
+    ("RecurrentPPO", "fine", {"n_lstm_layers": 2, **ONE}, "one LSTM layer"),
+]
+
+
+def made(kind: str, action: str, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Return links, and an untrained model of SB3's or of sb3-contrib's for them."""
+    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    import stable_baselines3
+
+    from distrlcc.sb3 import VecLink
+
+    home, name, more = stable_baselines3, "MlpPolicy", {"use_sde": True} if "sde" in kwargs else {}
+    if kind == "RecurrentPPO":
+        home = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
+        name = "MlpLstmPolicy"
+    if kind in ("DQN", "SAC", "TD3", "DDPG"):
+        more |= {"buffer_size": 10}
+    links, kwargs = VecLink(4, action=action), {k: v for k, v in kwargs.items() if k != "sde"}
+    model = getattr(home, kind)(name, links, policy_kwargs=kwargs, device="cpu", seed=1, **more)
+    return links, model
+
+
+@pytest.mark.parametrize(("kind", "action", "kwargs"), TAKEN)
+def test_each_kind_acts_as_its_model_does(
+    kind: str, action: str, kwargs: dict[str, Any], tmp_path: Path
+) -> None:
+    links, model = made(kind, action, kwargs)
+    own, read = tmp_path / "own.safetensors", tmp_path / "read.safetensors"
+    links.save_policy(model, own)
+    model.save(tmp_path / "model.zip")
+    words = ["import", "sb3", str(tmp_path / "model.zip"), "--out", str(read)]
+    assert main([*words, "--set", f"action={action}"]) == 0
+    draws, state, starts = np.random.default_rng(1), None, np.ones(4, bool)
+    policies = [load_policy(path) for path in (own, read)]
+    for scale in (0.1, 1.0, 20.0, 300.0):  # some observations are far above 10
+        shape = 4, *links.observation_space.shape
+        seen = draws.normal(0.0, scale, shape).clip(-1000, 1000).astype(np.float32)
+        expected, state = model.predict(seen, state, starts, deterministic=True)
+        starts = np.zeros(4, bool)
+        for policy in policies:
+            found = np.clip(policy.act(seen), -10, 10) if action != "fine" else policy.act(seen)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "action", "kwargs", "says"), LEFT)
+def test_what_a_policy_file_cannot_hold_is_one_line(
+    kind: str, action: str, kwargs: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    from distrlcc import sb3
+
+    links, model = made(kind, action, kwargs)
+    with pytest.raises(PolicyFileError, match=says):
+        links.save_policy(model, tmp_path / "own.safetensors")
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(PolicyFileError, match=says):
+        sb3.read_model(tmp_path / "model.zip", EnvConfig(action=action))
+    assert not (tmp_path / "own.safetensors").exists()
+
+
+ID = "distrlcc.env:distrlcc/Link-v0"
+
+
+@pytest.mark.parametrize("mode", [None, "ansi", "rgb_array"])
+def test_gymnasiums_and_sb3s_checkers_pass_in_each_render_mode(mode: str | None) -> None:
+    import warnings
+
+    from gymnasium.utils.env_checker import check_env
+
+    env = gymnasium.make(ID, render_mode=mode, episode_s=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        check_env(env.unwrapped)
+    for _ in range(2):
+        env.reset(seed=1)
+        if mode:
+            assert env.render() is not None
+        ended = False
+        while not ended:
+            *_, ended, _ = env.step(3)
+        frame = env.render()
+        if mode == "ansi":
+            assert re.fullmatch(r" *\d.* s  rate \[#* *\] .* Mbit/s  queue \[.* packets\n", frame)
+        elif mode:
+            assert (frame.shape, frame.dtype) == ((240, 360, 3), np.uint8)
+            colours = {tuple(colour) for colour in frame.reshape(-1, 3).tolist()}
+            assert {(40, 90, 200), (40, 150, 80)} <= colours
+        else:
+            assert frame is None
+    many = gymnasium.make_vec(ID, num_envs=3, render_mode=mode, episode_s=0.5)
+    many.reset(seed=1)
+    many.step(np.full(3, 3))
+    frames = many.render()
+    assert frames is None if mode is None else len(frames) == 3
+    env.close()
+    many.close()
+    with pytest.raises(Exception, match=r"unknown render mode 'human'|HumanRendering|pygame"):
+        gymnasium.make(ID, render_mode="human").reset()
+
+
+def test_rates_queue_and_window_are_drawn_as_they_are() -> None:
+    from distrlcc.env import drawing
+
+    rows = [np.array([k / 10, 24.0, 12.0, float(k), 40.0]) for k in range(1, 5)]
+    line = drawing.text(rows)
+    assert line == (
+        f"  0.40 s  rate [{'#' * 10}{' ' * 10}] 12.0 of 24.0 Mbit/s  "
+        f"queue [{'#' * 20}] 4.0 ms  window 40 packets\n"
+    )
+    panels = drawing.picture(rows).reshape(3, 80, 360, 3)
+    colours = (40, 90, 200), (200, 50, 50), (40, 150, 80)
+    both = zip(panels, colours, strict=True)
+    rate, queue, window = ((panel == colour).all(-1).sum(0) + 1 for panel, colour in both)
+    assert (rate == 40).all()  # half of the capacity; the lowest row is a line
+    assert queue[[0, 100, 200, 300]].tolist() == [20, 40, 60, 80]
+    assert (window == 80).all()
+    assert drawing.text([]) == "an episode begins\n"
+    assert (drawing.picture([]).reshape(panels.shape)[:, :-1] == 255).all()
+
+
+@pytest.mark.parametrize("kind", ["PPO by id", "make_vec_env", "CleanRL", "RL Zoo"])
+def test_tools_make_the_environment_by_its_id(kind: str, tmp_path: Path) -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    from stable_baselines3.common.env_util import make_vec_env
+
+    if kind == "PPO by id":
+        sb3.PPO("MlpPolicy", ID, n_steps=8, batch_size=8, device="cpu").learn(8)
+    elif kind == "make_vec_env":
+        links = make_vec_env(ID, n_envs=2, seed=1, env_kwargs={"episode_s": 0.5})
+        sb3.PPO("MlpPolicy", links, n_steps=8, batch_size=8, device="cpu").learn(16)
+        assert np.shape(links.render()) == (480, 360, 3)  # both in one
+    elif kind == "CleanRL":  # as its ppo.py makes them
+
+        def thunk(index: int) -> Any:
+            env = gymnasium.make(ID, render_mode="rgb_array") if not index else gymnasium.make(ID)
+            return gymnasium.wrappers.RecordEpisodeStatistics(env)
+
+        envs = gymnasium.vector.SyncVectorEnv([lambda i=i: thunk(i) for i in range(2)])
+        assert isinstance(envs.single_action_space, gymnasium.spaces.Discrete)
+        envs.reset(seed=1)
+        assert envs.step(envs.action_space.sample())[1].shape == (2,)
+    else:
+        manager = pytest.importorskip("rl_zoo3.exp_manager", reason="RL Zoo is not installed")
+        import argparse
+
+        path = tmp_path / "ppo.yml"
+        path.write_text(
+            "distrlcc/Link-v0:\n  n_timesteps: 16\n  policy: MlpPolicy\n  n_steps: 8\n"
+            "  batch_size: 8\n  n_envs: 1\n"
+        )
+        args, folder = argparse.Namespace(), str(tmp_path / "logs")
+        made = manager.ExperimentManager(
+            *(args, "ppo", "distrlcc/Link-v0", folder), config=str(path), device="cpu", verbose=0
+        )
+        model, _ = made.setup_experiment()
+        made.learn(model)
+
+
 class Evil:
     """Makes a file when it is unpickled."""
 

@@ -98,6 +98,8 @@ RANKED = {
     "ppo": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_kl_loss=True)),
     "vtrace": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_vtrace=True)),
     "privileged": (PPO, PPOConfig(num_epochs=2, sequence_length=4, privileged_critic=True)),
+    "stopped": (PPO, PPOConfig(num_epochs=4, sequence_length=4, target_kl=2e-5)),
+    "adaptive": (PPO, PPOConfig(num_epochs=4, sequence_length=4, desired_kl=1e-4)),
     "dagger": (Dagger, DaggerConfig(num_epochs=2, sequence_length=4)),
 }
 

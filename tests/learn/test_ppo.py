@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from distrlcc.errors import ConfigError
 from distrlcc.learn.config import PPOConfig
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.ppo import PPO
@@ -130,6 +131,66 @@ def test_kl_coefficient_adapts_beyond_twice_and_below_half_of_its_target() -> No
     kl, _ = update(1.0)
     found = [update(kl / times)[1] for times in (2.01, 1.99, 0.51, 0.49)]
     assert found == pytest.approx([0.3, 0.2, 0.2, 0.1])
+
+
+class Watched(PPO):
+    """Keeps the KL of each minibatch, which it sums over ranks where anything follows from it."""
+
+    def loss(self, batch: Batch, entropy_coeff: float) -> tuple[torch.Tensor, torch.Tensor]:
+        loss, metrics = super().loss(batch, entropy_coeff)
+        self.kls = [*getattr(self, "kls", []), float(metrics[3] / metrics[5])]
+        return loss, metrics
+
+
+def _watched(**changes: Any) -> tuple[Watched, dict[str, float]]:
+    config = dataclasses.replace(LAGGED, num_epochs=4, **changes)
+    learner, collector, rollout = setup(Watched, config, count=12)
+    collected(learner, collector, rollout)
+    return learner, learner.update(rollout)
+
+
+def test_an_update_stops_before_the_minibatch_whose_kl_is_above_one_and_a_half_targets() -> None:
+    off, metrics = _watched()
+    assert "stopped_early" not in metrics
+    never, metrics = _watched(target_kl=1e9)
+    assert metrics["stopped_early"] == 0.0
+    same(off.state_dict(), never.state_dict())
+    kls, steps = off.kls, len(off.kls)
+    assert steps > 8
+    assert off.state_dict()["model"]["adam_step"] == steps
+    for times, least in ((0.999, 1), (1.001, 1), (0.999, steps - 3)):
+        target = max(kls[1 : least + 1]) / 1.5 * times
+        first = next((k for k, kl in enumerate(kls) if kl > 1.5 * target), steps)
+        learner, metrics = _watched(target_kl=target)
+        assert learner.state_dict()["model"]["adam_step"] == first
+        assert metrics["stopped_early"] == float(first < steps)
+        assert learner.kls == kls[: first + 1]
+    learner, metrics = _watched(target_kl=max(kls) / 1.5 * 0.999)
+    assert metrics["stopped_early"] == 1.0
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_the_learning_rate_follows_the_kl_and_is_kept() -> None:
+    for desired in (1e-6, 1e-3, 10.0):
+        learner, metrics = _watched(desired_kl=desired)
+        lr = LAGGED.lr
+        for kl in learner.kls:
+            if kl > 2 * desired:
+                lr = max(lr / 1.5, 1e-5)
+            elif kl < desired / 2:
+                lr = min(lr * 1.5, 1e-2)
+        assert metrics["lr"] == pytest.approx(lr)
+        assert metrics["lr"] != LAGGED.lr
+        resumed = PPO(learner.config, make_spec())
+        resumed.load_state_dict(learner.state_dict())
+        same(resumed.state_dict(), learner.state_dict())
+        assert learner.state_dict()["adapted_lr"] == metrics["lr"]
+    assert "adapted_lr" not in _watched()[0].state_dict()
+    with pytest.raises(ConfigError, match=r"lr_schedule is .* as the rate adapts to desired_kl"):
+        PPOConfig(desired_kl=0.01, lr_schedule=((0, 1e-3),))
+    for name in ("target_kl", "desired_kl"):
+        with pytest.raises(ConfigError, match=f"{name} is 0: expected more than 0"):
+            PPOConfig(**{name: 0})
 
 
 def test_schedules_follow_environment_steps() -> None:

@@ -35,8 +35,8 @@ def run_export(args: Namespace) -> int:
 def add_import_sb3(parser: Parser) -> None:
     parser.add("model FILE", "what SB3's model.save wrote, a .zip", Path)
     parser.add("--out FILE", "where to write the policy", Path, required=True)
-    text = "of the dense layers, as SB3's activation_fn"
-    parser.add("--activation", text, default="tanh", choices=("tanh", "relu"))
+    text = "of the dense layers, SB3's activation_fn (default: as the file says)"
+    parser.add("--activation", text, default="", choices=("tanh", "relu"))
     add_assignments(parser, "environment it was trained on, such as action=fine")
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.errors import ConfigError, here_for, unknown_name
 
 
 class _Once(argparse._StoreAction):
@@ -131,8 +131,12 @@ class Parser(argparse.ArgumentParser):
         known = self._option_string_actions
         flags = [flag for flag in known if known[flag].help != argparse.SUPPRESS]  # not gone ones
         words = [re.split("[=:,/]", word)[0] for word in message.split() if word.startswith("--")]
-        near = [n for w in words if w not in known for n in difflib.get_close_matches(w, flags, 1)]
+        words = [word for word in words if word not in known]
+        here = [found for word in words if (found := here_for(word))]
+        near = [found for word in words for found in difflib.get_close_matches(word, flags, 1)]
         hint = f"did you mean {near[0]}? " if near else ""
+        if here:
+            hint = f"{here[0]}{' (keys by --set KEY=VALUE)' if '--set' in known else ''}; "
         raise ConfigError(f"{message}; {hint}see '{self.prog} --help'")
 
     def choose(

@@ -116,11 +116,12 @@ def group_options(args: Namespace) -> GroupOptions:
 
 
 def read_nodes(path: str) -> list[list[int | str]]:
-    """Read each machine's links from a TOML file."""
-    data = read_toml(path)
+    """Read each machine's links from a TOML file, as which DistRLCC's ``NODES = [[…]]`` reads."""
+    expected = "expected nodes = [[0, 1], [2]], a list for each machine"
+    data = {key.lower(): value for key, value in read_toml(path, f"; {expected}").items()}
     nodes = data.get("nodes") if set(data) == {"nodes"} else None
     if not isinstance(nodes, list) or not all(isinstance(node, list) for node in nodes):
-        raise ConfigError(f"{path}: expected nodes = [[0, 1], [2]], a list for each machine")
+        raise ConfigError(f"{path}: {expected}")
     for entry in (entry for node in nodes for entry in node):
         if isinstance(entry, bool) or not isinstance(entry, int | str):
             raise ConfigError(

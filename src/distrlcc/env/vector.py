@@ -41,6 +41,7 @@ from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import PLACE, Disturbance
+from distrlcc.env.drawing import MODES, picture, text
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.rewards import RewardConfig, outcome, parts
 from distrlcc.errors import ConfigError, unknown_name
@@ -88,7 +89,10 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     when the link's time is over.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": [*MODES],
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
 
     @typed
     def __init__(
@@ -106,6 +110,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         autoreset: bool = True,
         expert: str = "oracle",
         preferences: Array | float | None = None,
+        render_mode: str | None = None,
     ) -> None:
         """Set up N environments; the links come with the first reset.
 
@@ -125,6 +130,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 itself, so that actions change only what is observed; see `DemonstrationBatch`.
             preferences: Of each link's agents ``[N / K]``, or one of all, 0 to 1, where the reward
                 asks for any; else each episode draws its own.
+            render_mode: What `render` returns: ``ansi``, lines, or ``rgb_array``, pictures.
 
         Raises:
             ConfigError: A suite or the expert does not exist, K does not divide N, or an argument
@@ -188,7 +194,13 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             self.batch.disturbance = Disturbance(agents, self.config)
         self._autoreset = autoreset
         mode = AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED
-        self.metadata = self.metadata | {"autoreset_mode": mode}
+        frames = max(round(1e3 / self.config.step_ms), 1)
+        self.metadata = self.metadata | {"autoreset_mode": mode, "render_fps": frames}
+        if render_mode is not None and render_mode not in MODES:
+            raise unknown_name("render mode", render_mode, MODES)
+        self.render_mode = render_mode
+        self._shown: list[list[Array]] = [[] for _ in range(num_envs)]
+        """Of each environment what `picture` takes, where there is a render mode."""
         self._seen: Array | None = None
         """The newest observation, where some links may be reset and others not."""
         # Links of seeds of their own are each the first of theirs.
@@ -355,6 +367,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             )
         self._episodes[which] += 1
         self._time[which] = 0.0
+        for row in rows if self.render_mode else ():
+            self._shown[row].clear()
         self._sums[rows] = 0.0
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
@@ -382,6 +396,13 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             info["truth"] = self.batch.truth.of(view, stats.duration)
         if self._with_parts:
             info |= parts(stats, view)
+        if self.render_mode:
+            rate, capacity, _, queue, _ = parts(stats, view).values()
+            shown = self._time[self._link], capacity, rate, 1e3 * queue * view.base_rtt
+            for rows, row in zip(
+                self._shown, np.stack([*shown, self.batch.chosen_windows()], 1), strict=True
+            ):
+                rows.append(row)
         if np.count_nonzero(truncated):  # the fastest that asks whether there is any
             info["final_obs"], info["_final_obs"] = observation.copy(), truncated.copy()
             info["link_episode"], info["_link_episode"] = self._episode(), truncated.copy()
@@ -436,6 +457,11 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if self.agents > 1:
             info["active"] = self.batch.active.copy()
         return info
+
+    def render(self) -> Any:
+        """Return N lines or pictures, as ``render_mode`` says; see `distrlcc.env.drawing`."""
+        draw = {"ansi": text, "rgb_array": picture}.get(self.render_mode or "")
+        return None if draw is None else tuple(map(draw, self._shown))
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that changes, for a checkpoint."""
@@ -492,7 +518,7 @@ def make_vector_env(
 class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     """One link at a time; each reset draws the next link."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": [*MODES]}  # noqa: RUF012
 
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
@@ -500,6 +526,8 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
         """Set up a link environment; ``changes`` are as `make_vector_env` takes them."""
         changes = {"stagger": False, "autoreset": False, "with_labels": True} | changes
         self._vector = make_vector_env(1, config, split=split, **changes)
+        self.render_mode = self._vector.render_mode
+        self.metadata = self.metadata | {"render_fps": self._vector.metadata["render_fps"]}
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
 
@@ -517,6 +545,15 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
         if truncated[0]:  # the observation is the final one
             info = {k: v for k, v in info.items() if not k.startswith("_") and k != "final_obs"}
         return observation[0], float(reward[0]), False, bool(truncated[0]), _first(info)
+
+    def render(self) -> Any:
+        """Return a line or a picture of the link's episode, as ``render_mode`` says."""
+        frames = self._vector.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Give back what the link holds."""
+        self._vector.close()
 
 
 def _first(info: dict[str, Any]) -> dict[str, Any]:

@@ -103,8 +103,14 @@ class PPOConfig:
     so scale rewards until values are small."""
     clip_param: float = 0.2
     """The paper's epsilon."""
-    grad_clip: float = 0.5
-    """Largest norm of the gradient; 0 does not clip."""
+    grad_clip: float | None = 0.5
+    """Largest norm of the gradient; 0 and none do not clip."""
+    target_kl: float | None = None
+    """No further minibatch is learned from in an update once one's KL is above 1.5 times this, as
+    in SB3; none: all are."""
+    desired_kl: float | None = None
+    """The learning rate adapts to this KL in each minibatch, from lr on: it is divided by 1.5 above
+    twice this and multiplied by it below half of it, within 1e-5 to 1e-2, as in rsl_rl."""
     normalize_advantages: bool = True
     """Scale advantages to mean 0 and variance 1, over all ranks."""
     normalize_observations: bool = True
@@ -118,7 +124,7 @@ class PPOConfig:
         check_fields(self, "minibatch_size num_epochs rollout_length sequence_length", 1)
         check_fields(self, "gamma lambda_", 0, 1)
         above_0 = "lr clip_param kl_target vf_clip_param reward_scale vtrace_rho vtrace_c"
-        check_fields(self, above_0, 0, above=True)
+        check_fields(self, f"{above_0} target_kl desired_kl", 0, above=True)
         check_fields(self, "entropy_coeff kl_coeff vf_loss_coeff grad_clip", 0)
         if not self.use_critic:
             needed = {"use_gae": False, "privileged_critic": False}
@@ -128,6 +134,9 @@ class PPOConfig:
                 f"vtrace_c is {self.vtrace_c!r}, vtrace_rho {self.vtrace_rho!r}: expected vtrace_c "
                 "to be vtrace_rho or less"
             )
+        if self.desired_kl is not None:
+            why = "as the rate adapts to desired_kl; or set that none"
+            check_values(self, {"lr_schedule": None}, why)
         check_schedule("lr_schedule", self.lr_schedule)
         check_schedule("entropy_coeff_schedule", self.entropy_coeff_schedule)
 
@@ -143,8 +152,8 @@ class FitConfig:
     epochs, which count from 0."""
     l2: float = 1e-4
     """Weight of the squared weights' penalty, in the gradient."""
-    grad_clip: float = 1.0
-    """Largest norm of the gradient; 0 does not clip."""
+    grad_clip: float | None = 1.0
+    """Largest norm of the gradient; 0 and none do not clip."""
     minibatch_size: int = 4096
     """Samples in a minibatch, over all ranks."""
     sequence_length: int = 16

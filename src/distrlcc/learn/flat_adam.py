@@ -47,11 +47,13 @@ class FlatAdam:
             parameter.grad = piece.view_as(parameter)
         self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
 
-    def step(self, loss: Tensor | None, weight: float, lr: float, grad_clip: float) -> Tensor:
+    def step(
+        self, loss: Tensor | None, weight: float, lr: float, grad_clip: float | None
+    ) -> Tensor:
         """Take one step of Adam and return the gradient's norm before clipping, a scalar.
 
         ``loss`` is the mean over this rank's ``weight`` samples, None if it has none; ``grad_clip``
-        is the largest norm of the gradient, 0 does not clip.
+        is the largest norm of the gradient, 0 and None do not clip.
 
         Raises:
             NotFiniteError: The ranks' mean gradient is not finite; nothing was changed.
@@ -63,7 +65,7 @@ class FlatAdam:
         norm: Tensor = torch.linalg.vector_norm(self._gradient)
         if not math.isfinite(norm):
             raise NotFiniteError("the mean gradient is not finite")
-        if grad_clip > 0:
+        if grad_clip:
             self._gradient.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0))
         self._optimizer.param_groups[0]["lr"] = lr
         self._optimizer.step()

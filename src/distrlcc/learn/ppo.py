@@ -1,10 +1,10 @@
 """Proximal policy optimisation (https://arxiv.org/abs/1707.06347), with RLlib's names and KL rule.
 
-Left out on purpose: separate trunks, learning-rate search, early stop on KL. With several ranks
-this is DD-PPO (https://arxiv.org/abs/1911.00357): the gradient is averaged over ranks each
-minibatch, and so are the statistics of advantages and observations; the number of minibatches is
-agreed, so that a rank whose rollout was cut short stays in step. Where an older policy acted,
-V-trace corrects for it (``use_vtrace``).
+Left out on purpose: separate trunks, learning-rate search. With several ranks this is DD-PPO
+(https://arxiv.org/abs/1911.00357): the gradient is averaged over ranks each minibatch, and so are
+the statistics of advantages and observations, and the KL that stops an update or sets the learning
+rate; the number of minibatches is agreed, so that a rank whose rollout was cut short stays in step.
+Where an older policy acted, V-trace corrects for it (``use_vtrace``).
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ from distrlcc.types import TRUTH
 Float32 = NDArray[np.float32]
 
 _PRIVILEGED_WIDTH = 64
+_STOP_FACTOR = 1.5
+"""SB3's: an update stops at a KL of so many `PPOConfig.target_kl`."""
+_LR_FACTOR, _LR_RANGE = 1.5, (1e-5, 1e-2)
+"""rsl_rl's, of `PPOConfig.desired_kl`."""
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
@@ -84,12 +88,14 @@ class PPO(Learner):
         beside = [] if self._privileged is None else [self._privileged]
         super().__init__(config, spec, seed, reducer, device, beside)
         self._kl_coeff = config.kl_coeff
+        self._adapted_lr = config.lr
         self._extra_entropy = ExtraEntropy()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from one rollout of every rank and return metrics.
 
-        Losses, entropy, KL and clip fraction are means over the last epoch and over ranks. With
+        Losses, entropy, KL and clip fraction are means over the last epoch, or what was seen of it
+        before ``target_kl`` stopped it, and over ranks. With
         ``use_vtrace`` the policy that they compare with is that of the update's start.
         """
         config = self.config
@@ -116,7 +122,7 @@ class PPO(Learner):
         # How samples are divided into minibatches, and the weights of this update.
         rows = -(-len(rollout.obs) // rollout.sequence_length)
         plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
-        lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
+        lr = scheduled(config.lr_schedule, self._env_steps, self._adapted_lr)
         entropy_coeff = self._usual_entropy_coeff() + self._extra_entropy.at(self.version)
 
         # Passes over the rollout, one step of Adam a minibatch.
@@ -128,19 +134,30 @@ class PPO(Learner):
             ]
         batch = self._batch(rollout, np.stack(columns))
         metric_sums, norm = torch.zeros(len(_METRICS) + 1), torch.zeros(())
+        stopped, most = False, _STOP_FACTOR * (config.target_kl or 0.0)
         for epoch in range(config.num_epochs):
+            if stopped:
+                break
             shuffle = epoch if config.shuffle_batch_per_epoch else 0
             key = np.uint64(bits(self._minibatch_key, self.version, shuffle))
             metric_sums.zero_()
             for chosen in plan.minibatches(batch.count // rollout.count, rollout.count, key):
                 chosen = batch.used(chosen)
+                # None: the rollout was cut short of what other ranks have, or none was active.
+                loss, own, metrics = None, 0, torch.zeros(len(_METRICS) + 1)
                 if len(chosen):
                     part = batch.take(chosen.to(self.device))
                     loss, metrics = self.loss(part, entropy_coeff)
-                    metric_sums += metrics.cpu()
-                    norm = self.optimizer.step(loss, part.samples, lr, config.grad_clip)
-                else:  # the rollout was cut short of what other ranks have, or none was active
-                    norm = self.optimizer.step(None, 0, lr, config.grad_clip)
+                    own = part.samples
+                metric_sums += metrics.cpu()
+                if most or config.desired_kl:  # all ranks see the same KL
+                    *_, kl, _, seen = self.reducer.sum(metrics.cpu().double().numpy()).tolist()
+                    kl /= max(seen, 1.0)
+                    stopped = bool(most) and kl > most
+                    if stopped:
+                        break
+                    lr = self._adapt_lr(kl, lr) if seen else lr
+                norm = self.optimizer.step(loss, own, lr, config.grad_clip)
 
         # What the next update starts from, and what this one was like.
         self.absorb(agreed[len(sums) :])
@@ -151,6 +168,8 @@ class PPO(Learner):
         self._env_steps += int(samples)
         if config.use_vtrace:
             means["vtrace_rho"], means["vtrace_clip_fraction"] = (v / count for v in lag_sums)
+        if most:
+            means["stopped_early"] = float(stopped)
         return means | {
             "explained_variance": _explained_variance(
                 _active(returns.targets, idle), _active(returns.residuals, idle)
@@ -280,15 +299,30 @@ class PPO(Learner):
         elif kl < 0.5 * self.config.kl_target:
             self._kl_coeff *= 0.5
 
+    def _adapt_lr(self, kl: float, lr: float) -> float:
+        """Return the learning rate after a minibatch's KL, by rsl_rl's and rl_games' rule."""
+        desired, (least, most) = self.config.desired_kl, _LR_RANGE
+        if desired is None:
+            return lr
+        if kl > 2.0 * desired:
+            lr = max(lr / _LR_FACTOR, least)
+        elif kl < 0.5 * desired:
+            lr = min(lr * _LR_FACTOR, most)
+        self._adapted_lr = lr
+        return lr
+
     def shared_state(self) -> dict[str, Any]:
         """Return what is the same on all ranks: everything."""
         own = {"kl_coeff": self._kl_coeff, "extra_entropy": asdict(self._extra_entropy)}
+        if self.config.desired_kl is not None:
+            own["adapted_lr"] = self._adapted_lr
         return super().shared_state() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
         super().load_state_dict(state)
         self._kl_coeff = float(state["kl_coeff"])
+        self._adapted_lr = float(state.get("adapted_lr", self.config.lr))
         self._extra_entropy = ExtraEntropy(**state["extra_entropy"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:

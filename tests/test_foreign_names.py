@@ -1,0 +1,214 @@
+"""Names of other projects: each is answered with ours, ours exist, and theirs are real."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import distrlcc
+from distrlcc.cli.main import COMMANDS, GROUPS, find, main
+from distrlcc.config import from_toml, keys, override
+from distrlcc.env.actions import ACTIONS
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.errors import ConfigError, foreign_names
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
+from distrlcc.sim.suites import SUITES
+from scripts import reference_pages
+
+KEYS = {*keys(RunConfig), *keys(ImitateConfig)}
+PROJECTS = {project["name"]: project for project in foreign_names()}
+NAMES = [
+    (project, word.split()[0], ours)
+    for project, entry in PROJECTS.items()
+    for theirs, ours in entry["names"].items()
+    for word in theirs.split(", ")
+]
+SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
+PLACES = {"ray start": "cluster_start", "Ray Tune": "tune_pbt", "DistRLCC": "node"}
+"""Commands at which a project's users type its flags; elsewhere it is train."""
+
+
+def plain(ours: str) -> str:
+    return re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", ours)
+
+
+@cache
+def flags(command: str) -> dict[str, Any]:
+    parser, _ = find(command)
+    known = parser._option_string_actions
+    return {flag: action for flag, action in known.items() if action.help != "==SUPPRESS=="}
+
+
+def exists(token: str) -> bool:
+    """Say whether what stands in backticks is a key, a command line, or a name of ours."""
+    words = token.split()
+    if words[0] in COMMANDS:
+        command = "_".join(words[:2]) if words[0] in GROUPS and words[1:] else words[0]
+        if words[0] in GROUPS and words[1:] and words[1] not in GROUPS[words[0]]:
+            return False
+        given = [word for word in words if word.startswith("--")]
+        return all(flag in flags(command) for flag in given)
+    if token.startswith("distrlcc.") and ":" not in token:
+        home, _, name = token.rpartition(".")
+        return hasattr(pkgutil.resolve_name(home), name)
+    key, equals, value = token.partition("=")
+    if key in KEYS and equals:
+        settings = [token] if value else []
+        assert override(recipe("quickstart"), settings)
+        return True
+    return key in KEYS or token in {*SUITES, *OBSERVATIONS, *ACTIONS}
+
+
+def test_all_of_ours_exists() -> None:
+    for project, name, ours in NAMES:
+        for token in re.findall("`([^`]*)`", ours):
+            assert exists(token) or token.startswith("RAY_"), (project, name, token)
+        assert "`" in ours or ours.startswith("nothing: "), (project, name)
+    for project, entry in PROJECTS.items():
+        for token in re.findall("`([^`]*)`", entry["about"]):
+            if token.split()[0] in COMMANDS or token.startswith(("distrlcc.sb3", "env.")):
+                assert exists(token), (project, token)
+
+
+def refused(ask: Callable[[], Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        ask()
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_each_is_answered_with_ours(project: str) -> None:
+    config = recipe("quickstart")
+    lasts = {known.rpartition(".")[2] for known in KEYS}
+    command = PLACES.get(project, "train")
+    parser, known = find(command)[0], flags(command)
+    needed = ["--node-index=0", "--node-num=1", "--ip=127.0.0.1"] if command == "node" else []
+    for name, ours in ((name, ours) for owner, name, ours in NAMES if owner == project):
+        lines = []
+        # As a key, in a section and in none, and in a file.
+        key = name.lstrip("-").replace("-", "_")
+        is_word = re.fullmatch(r"\w+", key) and key not in SECTIONS
+        if is_word and key not in KEYS:
+            lines.append(refused(partial(override, config, [f"{key}=1"])))
+        if is_word and f"ppo.{key}" not in KEYS:
+            lines.append(refused(partial(override, config, [f"ppo.{key}=1"])))
+            text = f'recipe = "x"\n[ppo]\n{key} = 1\n'
+            lines.append(refused(partial(from_toml, RunConfig, text)))
+        for line in lines:
+            assert "unknown key" in line
+            if f"it is {plain(ours)}" not in line:  # ours, in another place or in small letters
+                assert key.lower() in lasts
+                assert key.lower() in line.partition("did you mean")[2]
+            else:
+                assert f"{project}'s" in line
+        # As a flag.
+        flag = f"--{name}" if name[0] == "_" else f"--{name.lstrip('-').replace('_', '-')}"
+        if is_word and flag not in known:
+            line = refused(partial(parser.parse_args, [*needed, flag, "1"]))
+            assert f"{project}'s" in line
+            assert f"it is {plain(ours)}" in line
+
+
+@pytest.mark.parametrize("name", [name for _, name, _ in NAMES if name.endswith(".py")])
+def test_scripts_are_commands_of_ours(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--gpu", "0"]) == 2
+    line = capsys.readouterr().err
+    assert f"unknown command '{name}': as " in line
+    assert any(plain(ours) in line for _, theirs, ours in NAMES if theirs == name)
+
+
+def test_points_lead_to_the_schedule_and_none_does_not_clip(tmp_path: Path) -> None:
+    config = recipe("quickstart")
+    for name in ("lr", "entropy_coeff"):
+        says = rf"ppo\.{name} is a number: points \(step, value\) are ppo\.{name}_schedule"
+        with pytest.raises(ConfigError, match=says):
+            override(config, [f"ppo.{name}=[[0, 1e-3], [1000, 1e-4]]"])
+        with pytest.raises(ConfigError, match=says):
+            distrlcc.train(out=tmp_path / "run", **{f"ppo.{name}": [[0, 1e-3], [1000, 1e-4]]})
+        assert override(config, [f"ppo.{name}_schedule=[[0, 1e-3], [1000, 1e-4]]"])
+    ppo = override(config, ["ppo.grad_clip=none"]).ppo
+    assert ppo is not None
+    assert ppo.grad_clip is None
+    with pytest.raises(ConfigError, match="as Stable-Baselines3's it is num_envs"):
+        distrlcc.make_vec(n_envs=3)
+
+
+@pytest.mark.parametrize("named", ["nodes", "NODES"])
+def test_the_lists_of_distrlcc_are_read(named: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.py"
+    path.write_text(f"# a comment\n{named} = [\n    [0, 1], # master\n    [4],\n]\n")
+    words = ["--node-index=0", "--node-num=2", "--ip=127.0.0.1", f"--nodes={path}"]
+    assert find("node")[0].parse_args(words).nodes == [[0, 1], [4]]
+    path.write_text(f"{named} = {{0: [], 1: list(range(23))}}\n")
+    with pytest.raises(ConfigError, match=r"; expected nodes = \[\[0, 1\], \[2\]\], a list for"):
+        find("node")[0].parse_args(words)
+
+
+def test_the_page_has_the_tables() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text()
+    assert page == reference_pages.coming_from(), "run python -m scripts.reference_pages"
+
+
+def theirs(project: str) -> set[str]:
+    return {name for owner, name, _ in NAMES if owner == project}
+
+
+@cache
+def ray_folder() -> Path:
+    spec = find_spec("ray")
+    if spec is None or spec.origin is None:
+        pytest.skip("Ray is not installed")
+    return Path(spec.origin).parent
+
+
+def function(path: str, name: str) -> ast.FunctionDef:
+    nodes = ast.walk(ast.parse((ray_folder() / path).read_text()))
+    return next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name)
+
+
+def test_flags_of_ray_start_are_all_there_and_real() -> None:
+    shown, hidden = set(), set()
+    for option in function("scripts/scripts.py", "start").decorator_list:
+        if not isinstance(option, ast.Call):
+            continue
+        words = {v.value for v in option.args if isinstance(v, ast.Constant)}
+        flags = {str(word) for word in words if str(word).startswith("--")}
+        (hidden if any(each.arg == "hidden" for each in option.keywords) else shown).update(flags)
+    common = {"--log-style", "--log-color", "--verbose"}  # of all of its commands
+    assert len(shown) > 20
+    assert shown - theirs("ray start") == set()
+    assert theirs("ray start") - shown - hidden - common == set()
+
+
+def test_names_of_rllib_are_real() -> None:
+    files = """algorithms/algorithm_config.py algorithms/ppo/ppo.py algorithms/impala/impala.py
+    models/catalog.py core/rl_module/default_model_config.py utils/metrics/__init__.py"""
+    text = "".join((ray_folder() / "rllib" / path).read_text() for path in files.split())
+    # Gone from the newest, but in what people bring.
+    gone = {"keep_local_weights_in_sync", "torch_distributed_backend", "shuffle_sequences"}
+    gone |= {"num_workers", "horizon", "timesteps_total", "time_total_s", "lambda", "num_sgd_iter"}
+    known = set(re.findall(r"\w+", text))
+    assert theirs("RLlib") - gone - known == set()
+    training = function("rllib/algorithms/ppo/ppo.py", "training").args.kwonlyargs
+    assert len(training) > 10
+    assert {argument.arg for argument in training} - theirs("RLlib") == set()
+
+
+def test_arguments_of_sb3s_ppo_are_all_there() -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    arguments = {name for name in inspect.signature(sb3.PPO).parameters if name[0] != "_"}
+    left_out = {"policy", "env", "rollout_buffer_class", "rollout_buffer_kwargs"}
+    left_out |= {"stats_window_size"}
+    assert arguments - left_out - theirs("Stable-Baselines3") == set()
