@@ -3,47 +3,35 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import distrlcc
+from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError
-from distrlcc.trackers import MLflow, Wandb
+from distrlcc.runs.metrics_log import MetricsLog, read_metrics
+from distrlcc.runs.options import RunOptions
+from distrlcc.runs.trackers import Trackers
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's SQLAlchemy
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of MLflow's SQLAlchemy
+    pytest.mark.timeout(300),
+]
 SMALL: dict[str, Any] = {
     "num_envs": 8,
     "total_steps": 2048,
     "ppo.rollout_length": 64,
     "held_out.links": 2,
+    "held_out.seconds": 0.5,
+    "held_out.every": 2,
 }
-
-
-def _lines(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-class _Seen(Wandb):
-    def on_end(self, policy: distrlcc.Policy) -> None:
-        self.summary, self.config = dict(self.run.summary), dict(self.run.config)
-        super().on_end(policy)
-
-
-def test_a_run_of_wandb_has_the_metrics_and_the_policy(tmp_path: Path) -> None:
-    wandb = pytest.importorskip("wandb", reason="Weights & Biases is not installed")
-    callbacks = _Seen(project="links", mode="offline", dir=tmp_path)
-    distrlcc.train("quickstart", out=tmp_path / "run", callbacks=[callbacks], show=False, **SMALL)
-    last = _lines(tmp_path / "run")[-1]
-    assert callbacks.summary["steps"] == callbacks.summary["_step"] == last["steps"] == 2048
-    assert callbacks.config["env.action"] == "multiplicative"
-    assert callbacks.summary["policy_entropy"] == last["policy_entropy"]
-    wandb.teardown()  # its own process writes what is buffered
-    kept = next(tmp_path.glob("wandb/offline-run-*/*.wandb")).read_bytes()
-    assert b"policy.safetensors" in kept
+WORDS = ["--set", *(f"{key}={value}" for key, value in SMALL.items())]
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +51,79 @@ def store(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return client
 
 
-def test_a_run_of_mlflow_has_the_metrics_and_the_policy(
-    tmp_path: Path, store: Any, place: Path
+def _logged(out: Path, kind: str) -> str:
+    return str(json.loads((out / f"tracker-{kind}.json").read_text())["run"])
+
+
+def _steps(out: Path) -> list[float]:
+    return [row["steps"] for row in read_metrics(out / "metrics.jsonl")]
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a .wandb file: LevelDB's log, blocks of 32 kB, after 7 bytes."""
+    place, record = 7, b""
+    while place + 7 <= len(data):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        size, kind = struct.unpack_from("<HB", data, place + 4)
+        record += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def _history(folder: Path, run: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return the steps that offline runs of W&B with an id keep, and their metrics."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = []
+    for path in sorted(folder.glob(f"wandb/offline-run-*-{run}/*.wandb")):
+        for data in _records(path.read_bytes()):
+            record = Record()
+            record.ParseFromString(data)
+            if items := record.history.item:
+                row = {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items}
+                found.append((record.history.step.num, row))
+    return found
+
+
+ACTORS = "node quickstart --node-index 0 --node-num 1 --ip 127.0.0.1 --nodes nodes.toml"
+WAYS = {
+    "alone": "train quickstart",
+    "ranks": "train quickstart --processes 2",
+    "actors": f"{ACTORS} --envs-per-worker 4",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_of_training_logs_every_update_once_and_a_resume_goes_on(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    callbacks = MLflow(run_name="first")
-    distrlcc.train("quickstart", out=tmp_path / "run", callbacks=[callbacks], show=False, **SMALL)
-    run = callbacks.run.info
-    history = store.get_metric_history(run.run_id, "policy_entropy")
-    lines = [(line["steps"], line["policy_entropy"]) for line in _lines(tmp_path / "run")]
-    assert [(metric.step, metric.value) for metric in history] == lines
-    assert len(lines) == 4
-    ended = store.get_run(run.run_id).info
-    assert (ended.run_name, ended.status) == ("first", "FINISHED")
-    assert store.get_experiment(run.experiment_id).name == "links"
-    assert (place / "kept" / run.run_id / "artifacts" / "policy.safetensors").exists()
+    pytest.importorskip("wandb", reason="Weights & Biases is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.chdir(tmp_path)
+    Path("nodes.toml").write_text("nodes = [[0, 1]]")
+    out, line = tmp_path / "run", [*WAYS[way].split(), "--no-tensorboard"]
+    small = [w.replace("=2048", "=1024") for w in WORDS]
+    assert main([*line, "--out", str(out), "--wandb", "team/links", *small]) == 0
+    run = _logged(out, "wandb")
+    # The resume says nothing of a tracker.
+    again = ["--load", str(out)] if way == "actors" else ["--resume", "--out", str(out)]
+    line.remove("quickstart")
+    assert main([*line, *again, "--set", "total_steps=2048"]) == 0
+    assert _logged(out, "wandb") == run
+    kept = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert [path.stem for path in kept] == [f"run-{run}"] * 2
+    history, rows = _history(tmp_path, run), read_metrics(out / "metrics.jsonl")
+    assert [step for step, _ in history] == [row["steps"] for row in rows]
+    for (_, sent), row in zip(history, rows, strict=True):
+        assert sent["policy_entropy"] == row["policy_entropy"]
+        assert sent.get("held_out_reward_argmax") == row.get("held_out_reward_argmax")
+    assert b"policy.safetensors" in kept[-1].read_bytes()
+    assert b"env.action" in kept[0].read_bytes()
 
 
 class _Broken(distrlcc.Callbacks):
@@ -84,37 +131,101 @@ class _Broken(distrlcc.Callbacks):
         raise ArithmeticError
 
 
-def test_a_run_that_is_stopped_is_closed_and_goes_on(tmp_path: Path, store: Any) -> None:
-    callbacks, out = MLflow(), tmp_path / "run"
-    more = {"out": out, "show": False, **SMALL}
+def test_a_run_that_is_stopped_is_closed_and_goes_on(
+    tmp_path: Path, store: Any, place: Path
+) -> None:
+    out, more = tmp_path / "run", {"show": False, "processes": 2, "checkpoint_every": 9}
     with pytest.raises(ArithmeticError):
-        distrlcc.train("quickstart", callbacks=[callbacks, _Broken()], **more)
-    run = callbacks.run.info.run_id
+        distrlcc.train(out=out, callbacks=[_Broken()], mlflow="auto", **more, **SMALL)
+    run = _logged(out, "mlflow")
     assert store.get_run(run).info.status == "KILLED"
-    assert store.get_run(run).data.params["ppo.rollout_length"] == "64"
-    assert (out / "checkpoints" / "latest.safetensors").exists()
-    distrlcc.train(out=out, show=False, resume=True, callbacks=[MLflow(run_id=run)])
-    assert store.get_run(run).info.status == "FINISHED"
-    assert store.get_metric_history(run, "policy_entropy")[-1].step == 2048
+    distrlcc.train(out=out, show=False, resume=True, processes=2)
+    ended = store.get_run(run)
+    assert (ended.info.run_name, ended.info.status) == ("run", "FINISHED")
+    assert ended.data.params["ppo.rollout_length"] == "64"
+    assert store.get_experiment(ended.info.experiment_id).name == "links"
+    rows = read_metrics(out / "metrics.jsonl")
+    history = store.get_metric_history(run, "policy_entropy")
+    assert [(m.step, m.value) for m in history] == [(r["steps"], r["policy_entropy"]) for r in rows]
+    scored = store.get_metric_history(run, "held_out_reward_argmax")
+    assert [m.step for m in scored] == [r["steps"] for r in rows if "held_out_reward_argmax" in r]
+    assert scored
+    assert (place / "kept" / run / "artifacts" / "policy.safetensors").exists()
 
 
-def test_what_mlflow_refuses_does_not_end_a_training(tmp_path: Path, store: Any) -> None:
-    callbacks = MLflow()
-    store.delete_run(callbacks.run.info.run_id)
-    with pytest.warns(UserWarning, match="MLflow lacks the metrics of step 7"):
-        callbacks.on_update({"steps": 7.0, "entropy": 1.0, "alarm": "none", "loss": float("nan")})
-    with pytest.warns(UserWarning, match="MLflow lacks the run's end"):
-        callbacks.on_stop()
-    callbacks = MLflow()
-    with pytest.warns(UserWarning, match="MLflow lacks the policy"):
-        callbacks.on_end(SimpleNamespace(path=tmp_path / "none"))  # type: ignore[arg-type]
-    assert store.get_run(callbacks.run.info.run_id).info.status == "FINISHED"
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_without_the_package_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_trackers_never_stop_training(
+    silent: str, tmp_path: Path, store: Any, monkeypatch: Any, capfd: Any
+) -> None:
+    pytest.importorskip("wandb", reason="Weights & Biases is not installed")
+    for name, value in {"BASE_URL": silent, "API_KEY": "0" * 40, "MODE": "online"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stop=2")
+    words = ["--out", str(tmp_path / "run"), "--no-tensorboard", *WORDS]
+    assert main(["train", "quickstart", *words, "--wandb", "--mlflow", silent]) == 0
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["steps"] == 2048
+    said = capfd.readouterr().err.splitlines()
+    for name in ("Weights & Biases", "MLflow"):
+        assert said.count(f"distrlcc: {name} did not take all; metrics.jsonl has it") == 1
+
+
+def test_what_a_tracker_missed_is_sent_when_it_is_back(
+    tmp_path: Path, store: Any, place: Path, capfd: Any
+) -> None:
+    database, run = tmp_path / "late.db", tmp_path / "run"
+    database.write_text("no database " * 100)
+    run.mkdir()
+    (run / "config.toml").write_text("seed = 1")
+    log = MetricsLog(run, tensorboard=False)
+    log.log(1, {"steps": 10, "loss": 0.5, "worst": float("nan"), "alarm": "none"})
+    said = ""
+    with Trackers(mlflow=f"sqlite:///{database}").follow(run):
+        while "MLflow fails" not in said:  # pytest's timeout is its limit
+            said += capfd.readouterr().err
+        log.log(1, {"held_out_score": 2.0})
+        log.log(2, {"steps": 20, "loss": 0.25})
+        log.close()
+        database.unlink()
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{database}")
+    name = _logged(run, "mlflow")
+    found = client.get_metric_history(name, "loss")
+    assert [(metric.step, metric.value) for metric in found] == [(10, 0.5), (20, 0.25)]
+    assert [metric.step for metric in client.get_metric_history(name, "held_out_score")] == [10]
+    assert "worst" not in client.get_run(name).data.metrics
+    assert "MLflow" not in capfd.readouterr().err
+
+
+def test_what_cannot_be_logged_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for project in ("a/b/c", "/a", "a/", "a:b", "50%", "what?", "#1", "a\\b"):
+        with pytest.raises(ConfigError, match="expected PROJECT or ENTITY/PROJECT"):
+            Trackers(wandb=project)
+    for uri in ("http://me:secret@host", "postgresql://me:secret@host/db"):
+        with pytest.raises(ConfigError, match="MLFLOW_TRACKING_PASSWORD") as caught:
+            Trackers(mlflow=uri)
+        assert "secret" not in str(caught.value)
     for found in (None, ModuleSpec("wandb", None)):  # nothing, or the folder that W&B leaves
         monkeypatch.setattr("importlib.util.find_spec", lambda name, found=found: found)
         with pytest.raises(ConfigError, match=r"wandb is not installed .*pip install"):
-            Wandb()
+            distrlcc.train(out=tmp_path / "run", wandb="auto")
         with pytest.raises(ConfigError, match=r"mlflow .*\(extra 'mlflow'\): pip install .*skinny"):
-            MLflow()
+            distrlcc.train(out=tmp_path / "run", mlflow="auto")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("flag", ["--wandb", "--mlflow"])
+def test_a_recipe_after_the_flag_is_no_project(flag: str, capsys: Any) -> None:
+    assert main(["train", flag, "quickstart"]) == 2
+    assert (
+        f"'quickstart' was taken for {flag}'s value: put RECIPE before" in capsys.readouterr().err
+    )
+    assert RunOptions(None).trackers.wandb == ""

@@ -1,7 +1,7 @@
 """What ``import distrlcc`` offers a notebook or a program: train, evaluate, act, simulate.
 
 Each name is found when it is first used, so that one which needs torch or matplotlib does not load
-them for the others. Runs of several processes are started by the command line alone.
+them for the others.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import json
 import shlex
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from distrlcc.config import check_least, checked_seed, flat, override, to_toml, typed
 from distrlcc.env.config import EnvConfig
@@ -37,7 +34,10 @@ from distrlcc.evaluation.summary import summarise
 from distrlcc.extras import naming_extras, require
 from distrlcc.plugins import having
 from distrlcc.policy.spec import DEFAULT, PolicySpec
-from distrlcc.runs.progress import Progress
+from distrlcc.runs.metrics_log import Follower
+from distrlcc.runs.options import GroupOptions, Node, RunOptions
+from distrlcc.runs.stopper import Stopper
+from distrlcc.runs.trackers import Trackers
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import polars
 
     from distrlcc.env.vector import LinkEnv, LinkVectorEnv
+    from distrlcc.runs.run_config import RunConfig
 
 
 class Policy:
@@ -178,7 +179,9 @@ def _preferences(policy: Policy | None) -> dict[str, Any]:
 class Callbacks(Protocol):
     """What `train` calls; derive from it and write those that are wanted.
 
-    What one raises ends the training: the run is saved, and `train` raises it.
+    They are called in the process that calls `train`, whichever one is rank 0. What one raises ends
+    the training: the run is saved, and `train` raises it. One that returns False ends it, too, and
+    `train` returns its policy.
     The newest weights are scored once more at the end, which `on_score` does not hear of.
     """
 
@@ -186,13 +189,13 @@ class Callbacks(Protocol):
         """Take the run's configuration by key, as ``{"ppo.lr": 0.001, …}``."""
         return
 
-    def on_update(self, metrics: Mapping[str, Any]) -> None:
+    def on_update(self, metrics: Mapping[str, Any]) -> bool | None:
         """Take an update's metrics, as a line of metrics.jsonl has them; ``steps`` among them."""
-        return
+        return None
 
-    def on_score(self, scores: Mapping[str, Any]) -> None:
+    def on_score(self, scores: Mapping[str, Any]) -> bool | None:
         """Take the scores on links that are held out, after an update that was scored."""
-        return
+        return None
 
     def on_end(self, policy: Policy) -> None:
         """Take the run's best policy."""
@@ -206,36 +209,29 @@ class Callbacks(Protocol):
 _HEARS = "on_begin on_update on_score on_end on_stop"
 
 
-class _Told(Progress):
-    """Tells callbacks what it shows."""
+class _Hearing:
+    """Tells callbacks what is written to a run's metrics, by whichever process."""
 
-    def __init__(
-        self, steps: int, seconds: float, callbacks: Sequence[Callbacks], *, show: bool
-    ) -> None:
-        console = None if show else Console(quiet=True)
-        super().__init__(steps, max_seconds=seconds, console=console)
-        self._callbacks = callbacks
+    def __init__(self, out: Path, callbacks: Sequence[Callbacks]) -> None:
+        self._follower, self._callbacks = Follower(out / "metrics.jsonl"), callbacks
+        self._follower.news()  # of before a resume
+        self.ends = False
+        """Whether one has returned False."""
         self.raised: BaseException | None = None
-        """By a callback."""
+        """By one."""
 
-    def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
-        """See `Progress.update`."""
-        super().update(metrics, alarm)
-        if "seconds" not in metrics or self.raised:
-            return  # in the middle of an update, or on the way to the end
-        scores = {key: value for key, value in metrics.items() if key.startswith("held_out_")}
-        try:
-            for each in self._callbacks:
-                each.on_update(metrics)
-                if scores:
-                    each.on_score(scores)
-        except BaseException as error:
-            here = threading.current_thread() is threading.main_thread()
-            if not here or isinstance(error, KeyboardInterrupt):  # Ctrl-C a second time
+    def __call__(self, stopper: Stopper) -> None:
+        for row in self._follower.news():
+            hears = "on_update" if "steps" in row else "on_score"
+            try:
+                for each in self._callbacks if not self.raised else ():
+                    self.ends |= getattr(each, hears)(row) is False
+            except KeyboardInterrupt:  # Ctrl-C a second time
                 raise
-            self.raised = self.raised or error
-            with suppress(KeyboardInterrupt):  # a signal came before; the run is saved
-                signal.raise_signal(signal.SIGINT)
+            except BaseException as error:
+                self.raised = error
+        if self.ends or self.raised:
+            stopper.request(signal.SIGINT)
 
 
 @in_python
@@ -247,51 +243,70 @@ def train(
     resume: bool = False,
     callbacks: Sequence[Callbacks] = (),
     show: bool = True,
+    processes: int = 1,
+    engine: str = "processes",
+    nodes: Sequence[Sequence[int | str]] = (),
+    address: str = "",
+    wandb: str = "",
+    mlflow: str = "",
     **overrides: Any,
 ) -> Policy:
-    """Train a policy in this process and return the best one.
+    """Train a policy and return the best one.
 
     Args:
         recipe: A name of 'distrlcc list recipes'; a run that goes on has its own.
         out: The run's folder; see docs/training.md.
         resume: Go on with the run there.
-        callbacks: What hears of updates, scores and the end.
+        callbacks: What hears of updates, scores and the end, in this process.
         show: Whether progress is shown.
+        processes: Equal ones that share the environments; 1 without Ray: this one alone.
+        engine: What runs them, ``processes`` of this machine or ``ray``.
+        nodes: Workers act for a trainer, over torch RPC or on Ray: their links, a list for each
+            machine, as ``[[0, 1], [2]]``; without Ray there is one.
+        address: Of a Ray cluster, ``auto`` or HOST:PORT; default: Ray is started for this run.
+        wandb: Project of Weights & Biases to log to; ``auto``: its variables name it.
+        mlflow: URI of MLflow's server or store to log to; ``auto``: its variables name it.
         overrides: Keys of the configuration; those with a dot as ``**{"ppo.lr": 1e-3}``.
 
     Raises:
-        DistrlccError: Something does not fit, or cannot be written.
+        DistrlccError: Something does not fit, cannot be written, or other processes are gone.
         KeyboardInterrupt: A signal ended it; it is saved, and ``resume`` goes on.
     """
     with naming_extras():
-        from distrlcc.parallel.start import run_alone  # noqa: PLC0415 - torch is an extra
-        from distrlcc.recipes.registry import recipe as named  # noqa: PLC0415
-        from distrlcc.runs.options import RunOptions  # noqa: PLC0415
+        from distrlcc.recipes.registry import recipe as named  # noqa: PLC0415 - torch is an extra
         from distrlcc.runs.run_config import RunConfig  # noqa: PLC0415
         from distrlcc.runs.run_directory import RunDirectory  # noqa: PLC0415
-        from distrlcc.runs.run_state import env_run  # noqa: PLC0415
         from distrlcc.storage import say  # noqa: PLC0415
 
     # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
     place = Path(out)
     began = RunDirectory.read_config(place, RunConfig, say) if resume else named(recipe)
+    if nodes:
+        overrides["actors.nodes"] = nodes
     texts = {
         k: "none" if v is None else json.dumps(v, default=_plain, ensure_ascii=False)
         for k, v in overrides.items()
     }
     config = override(began, [f"{key}={text}" for key, text in texts.items()])
-    options = RunOptions(place, resume=resume, tensorboard=False)
+    # What does not fit together.
+    if engine not in ("processes", "ray"):
+        raise unknown_name("engine", engine, ("processes", "ray"))
+    check_least(1, processes=processes)
+    if nodes and processes > 1:
+        raise ConfigError("processes with nodes: one worker is started for each of nodes")
+    if address and engine != "ray":
+        raise ConfigError("address needs engine='ray'")
     with reading(ConfigError, "callbacks: expected a list of distrlcc.Callbacks"):
         callbacks = [having(_HEARS)(each) for each in callbacks]
-    state = env_run(config)
+    hearing, trackers = _Hearing(place, callbacks), Trackers(wandb, mlflow)
+    options = RunOptions(place, resume, False, "", trackers, show, hearing)
     try:
         for each in callbacks:
             each.on_begin(flat(to_toml(config)))
-        told = _Told(config.total_steps, config.max_seconds, callbacks, show=show)
-        with told:
-            stopped, _ = run_alone(state, options, told)
-        if told.raised or stopped:
-            raise told.raised or KeyboardInterrupt
+        code = _start(config, options, processes, engine == "ray", address, bool(nodes))
+        hearing(Stopper())  # what came last
+        if hearing.raised or (code and not hearing.ends):
+            raise hearing.raised or KeyboardInterrupt
         policy = load_policy(place)
     except BaseException:
         for each in callbacks:
@@ -300,6 +315,28 @@ def train(
     for each in callbacks:
         each.on_end(policy)
     return policy
+
+
+def _start(
+    config: RunConfig, options: RunOptions, processes: int, ray: bool, address: str, acts: bool
+) -> int:
+    """Train as the commands do; return 0, or 128 and the number of the signal that ended it."""
+    with naming_extras():
+        from distrlcc.actors.start import start_actors  # noqa: PLC0415 - torch is an extra
+        from distrlcc.cluster import training  # noqa: PLC0415
+        from distrlcc.parallel.start import start_node, train_alone  # noqa: PLC0415
+        from distrlcc.runs.run_state import env_run  # noqa: PLC0415
+
+    group = GroupOptions()
+    if ray and acts:
+        return training.train_actors_on_ray(config, options, address)
+    if ray:
+        return training.train_ranks_on_ray(config, options, group, address, processes=processes)
+    if acts:
+        return start_actors(config, options, group, Node())
+    if processes > 1:
+        return start_node(config, options, group, processes=processes)
+    return train_alone(env_run(config), options)
 
 
 def _plain(value: object) -> Any:

@@ -15,6 +15,13 @@ from pathlib import Path
 _libc = ctypes.CDLL(None, use_errno=True)
 LAUNCHER = "DISTRLCC_LAUNCHER"
 """Variable in which a launcher tells its fork server which process it is."""
+RANK_ENVIRONMENT = {
+    # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    # torch's C++ logs hosts without a name and every socket that fails; what matters is raised.
+    "TORCH_CPP_LOG_LEVEL": "FATAL",
+}
+"""Variables of processes that train, where the user has not set them."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STARTED = 19  # of the fields after the name in /proc/PID/stat: when, in ticks since the boot
 

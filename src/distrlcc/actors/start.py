@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.admission import admit, join
@@ -33,7 +34,10 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     """
     actors, leads = config.actors, node.index == 0
     if len(actors.nodes) != node.count:
-        raise ConfigError(f"nodes has {len(actors.nodes)} lists for {node.count} machines")
+        raise ConfigError(
+            f"nodes has {len(actors.nodes)} lists for {node.count} machines: 'distrlcc node' runs "
+            "on each of several, and --engine ray has them all"
+        )
     # Plan the slots: the trainer has slot 0, on node 0; worker k has slot k + 1.
     first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))
@@ -58,8 +62,9 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
         load_suite(actors.links[slot - 1])
     # Node 0 makes the run's directory; only the trainer writes there.
     with node_job(config, options, node.index) as job:
-        outcome = Launcher(rpc_rank, job, specs, led=True, invitation=node.invitation).run()
-    if outcome.code and leads:
+        told: dict[str, Any] = {"invitation": node.invitation, "watch": options.watch}
+        outcome = Launcher(rpc_rank, job, specs, led=True, **told).run()
+    if outcome.code and leads and options.show:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"
         again = f". Go on with the same line and --load {job.out} in place of --out"

@@ -50,7 +50,7 @@ def train_on_engine(
     Raises:
         DistrlccError: See `train`.
     """
-    config, source = job.config, state.source
+    source = state.source
     assert isinstance(source, ActorSource)
     with ExitStack() as stack:
         # Open the run's directory, and what shows its progress and its workers.
@@ -59,7 +59,8 @@ def train_on_engine(
         run.lead()
         if job.resume:
             run.rewind(state.counters.update)
-        shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)
+        limit = job.config.max_seconds
+        shown = feed or Progress(state.total_steps, max_seconds=limit, show=job.show)
         stack.enter_context(shown)
         table = WorkerTable(shown, job.out / "workers.jsonl", run.check)
         # Start the workers, and train.
@@ -72,6 +73,8 @@ def train_on_engine(
         stopped = train(state, group, recorder, stopper)
     # Say what came of it.
     source.queue.end()
+    if not job.show:
+        return stopped
     say = feed.say if feed is not None else sys.stdout.write
     say(f"{state.summary()}\n{source.queue}\n")
     if not stopped:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.parser import Parser, assignments, whole
-from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.cli.run_arguments import add_assignments, add_tracker_arguments
 from distrlcc.config import override, to_toml
 from distrlcc.errors import ConfigError
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.trackers import Trackers
 from distrlcc.storage import say
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def add_arguments(parser: Parser) -> None:
     add("--resume", "go on with the run in --out", bool)
     add("--seed", "short for --set seed=N", int, key="seed")
     add("--no-tensorboard", "write no event files", bool)
+    add_tracker_arguments(parser)
     add("--print-config", "print it as TOML and stop", bool)
 
 
@@ -49,7 +51,10 @@ def run(args: Namespace) -> int:
         print(to_toml(config), end="")
         return 0
     state = imitation_run(config, data)  # what does not fit is found before anything is written
-    options = RunOptions(args.out, resume=args.resume, tensorboard=not args.no_tensorboard)
+    trackers = Trackers(args.wandb, args.mlflow)
+    options = RunOptions(
+        args.out, resume=args.resume, tensorboard=not args.no_tensorboard, trackers=trackers
+    )
     if args.processes == 1:
         return train_alone(state, options)
     return start_node(config, options, GroupOptions(elastic=False), processes=args.processes)

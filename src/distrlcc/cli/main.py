@@ -23,6 +23,7 @@ from distrlcc.errors import DistrlccError, printable, warn_in_lines
 from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
 from distrlcc.plugins import BEFORE, blame
+from distrlcc.processes import RANK_ENVIRONMENT
 
 SECTIONS = {
     "train": {
@@ -104,11 +105,8 @@ def main(
 
     ``package`` is a prefix of the names of the modules that have the commands.
     """
-    # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
-    # torch's C++ logs hosts without a name and every socket that fails; what matters is raised.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    for name, value in RANK_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -10,10 +10,11 @@ from distrlcc.cli.parser import Parser, assignments, number, whole
 from distrlcc.config import from_toml, override, read_toml
 from distrlcc.errors import ConfigError
 from distrlcc.filesystems import absolute
-from distrlcc.recipes.registry import recipe
+from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.trackers import AUTO, Trackers
 from distrlcc.storage import say, stored_runs
 
 
@@ -36,6 +37,15 @@ def add_run_arguments(parser: Parser) -> None:
     )
     add("--world", text, key="env.world", choices=("simulated", "emulated", "kernel"))
     add("--no-tensorboard", "write no event files", bool)
+    add_tracker_arguments(parser)
+
+
+def add_tracker_arguments(parser: Parser) -> None:
+    """Add where a run is logged besides its folder."""
+    text = "log to Weights & Biases (default: its variables' project, or distrlcc)"
+    parser.add("--wandb PROJECT", text, default="", nargs="?", const=AUTO)
+    text = "log to MLflow's server or store (default: its variables', or mlflow.db here)"
+    parser.add("--mlflow URI", text, default="", nargs="?", const=AUTO)
 
 
 def add_assignments(parser: Parser, what: str) -> None:
@@ -88,7 +98,10 @@ def run_config(args: Namespace) -> RunConfig:
     if args.recipe is None:
         taken = [word for word in args.assignments if "=" not in word]
         why = "expected a name of 'distrlcc list recipes'"
-        if taken:
+        flag = next((f for f in ("wandb", "mlflow") if getattr(args, f) in RECIPES), "")
+        if flag:
+            why = f"{getattr(args, flag)!r} was taken for --{flag}'s value: put RECIPE before it"
+        elif taken:
             why = f"{taken[-1]!r} was taken for one of --set's KEY=VALUE: put RECIPE before --set"
         raise ConfigError(f"no recipe; {why}")
     return override(recipe(args.recipe), settings)
@@ -101,6 +114,7 @@ def run_options(args: Namespace) -> RunOptions:
         resume=args.resume,
         tensorboard=not args.no_tensorboard,
         storage=absolute(args.storage),
+        trackers=Trackers(args.wandb, args.mlflow),
     )
 
 

@@ -212,6 +212,7 @@ class Driver:
                 latest = now
                 for member in self.members:
                     member.lives = member.most_lives
+            self.options.watch(self.stopper)
             # Without Ray nothing can be started or stopped.
             if dead := dead_part(require_ray()):
                 why = f"Ray is gone: its {dead} on this machine died"
@@ -269,9 +270,11 @@ class Driver:
 
     def end(self) -> int:
         """Say what the members said last, and how to go on; return the exit code."""
+        signal = max(self.results)
+        if not self.options.show:
+            return 128 + signal if signal else 0
         sys.stdout.write("".join(self._said))
         sys.stdout.flush()
-        signal = max(self.results)
         if not signal:
             return 0
         sys.stderr.write(f"distrlcc: stopped; saved. Go on with: {self.again}\n")
@@ -299,7 +302,7 @@ def drive(
     """
     # Say how to go on: the run directory has the same path in another process.
     out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()
-    options = replace(options, out=out)
+    options, limit = replace(options, out=out), config.max_seconds
     address = f" --address {on}" if on else ""
     rest = go_on(out, options.place(""))
     again = f"distrlcc train --engine ray --topology {topology}{address} {rest}"
@@ -310,7 +313,7 @@ def drive(
         with (
             reserve(config.resources, learners=learners, workers=workers, at=at) as room,
             open_directory(config, options, run) if run else nullcontext() as directory,
-            Progress(config.total_steps, max_seconds=config.max_seconds) as progress,
+            Progress(config.total_steps, max_seconds=limit, show=options.show) as progress,
             Stopper() as stopper,  # until here a signal ends us at once
         ):
             driver = Driver(here, options, room, directory, progress, stopper, again)

@@ -97,6 +97,8 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
         GroupError: There is no such cluster, or it refuses the connection.
     """
     ray = require_ray()
+    if ray.is_initialized():
+        raise ConfigError("this process is connected to Ray already: call ray.shutdown() before")
     arguments = {"namespace": "distrlcc", "logging_level": logging.ERROR, "log_to_driver": False}
     # Join a cluster, or start a Ray that ends with this process.
     head = _resolve(address) if address else _LOOPBACK

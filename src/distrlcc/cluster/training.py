@@ -174,7 +174,8 @@ def train_actors_on_ray(
         config = replace(config, actors=replace(config.actors, segments_per_update=workers))
     with drive(config, options, on, TOPOLOGY, learners=1, workers=workers) as run:
         own = identity(config, topology=TOPOLOGY)
-        job = config, run.options, uuid.uuid4().hex, own, run.room
+        options = replace(run.options, watch=RunOptions.watch)  # this process's alone
+        job = config, options, uuid.uuid4().hex, own, run.room
         run.start("the trainer", RayTrainer, 0, job, restarts)
         run.watch()
     # Fetch a run that was trained on another machine.

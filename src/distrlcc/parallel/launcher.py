@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Any, cast
 
 from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError, warn_in_lines
@@ -30,7 +31,8 @@ from distrlcc.parallel.interface import resolve
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, RunWatch, open_tunnel, wait_for_attempt
 from distrlcc.plugins import blame
-from distrlcc.processes import LAUNCHER, die_with_parent
+from distrlcc.processes import LAUNCHER, RANK_ENVIRONMENT, die_with_parent
+from distrlcc.runs.options import Watch
 from distrlcc.runs.stopper import SIGNALS, Stopper
 from distrlcc.storage import say
 
@@ -78,6 +80,7 @@ class Launcher:
         restarts: int = 0,
         led: bool = False,
         invitation: str = "",
+        watch: Watch = lambda stopper: None,
     ) -> None:
         """Take what to run.
 
@@ -89,10 +92,11 @@ class Launcher:
             led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
                 run's. Else any that ends well ends the run.
             invitation: Said once others can join.
+            watch: See `Watch`.
         """
         self._target, self._job, self._specs = target, job, specs
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
-        self._invitation = invitation
+        self._invitation, self._look = invitation, watch
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         _short_folder()
         self._context = multiprocessing.get_context("forkserver")
@@ -205,6 +209,7 @@ class Launcher:
                     failure = failure or GroupError(self._tunnel.ended)
                     self._ended = time.monotonic()
                     self._signal(signal.SIGKILL)
+                self._look(stopper)
                 self._end_in_time(stopper, run)
             if run.lost and not stopper.signal:
                 failure = failure or GroupError(
@@ -288,18 +293,26 @@ class Launcher:
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=_main,
-            args=(sender, self._target, spec, job, dict(os.environ)),
+            args=(sender, self._target, spec, job, RANK_ENVIRONMENT | dict(os.environ)),
             name=f"rank {spec.slot}",
         )
         # A signal to all processes must end neither the fork server, with which the ranks would
         # die, nor a process that still imports: both begin with it held back.
         resource_tracker.ensure_running()  # first, as it lets signals through when it starts
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        os.environ[LAUNCHER] = str(os.getpid())
+        added = {LAUNCHER: str(os.getpid())}
+        added |= {k: v for k, v in RANK_ENVIRONMENT.items() if k not in os.environ}
+        os.environ.update(added)
+        # A child would run the user's script again, which a notebook or a pipe does not even have.
+        main = sys.modules["__main__"]
+        if self._target.__module__ != "__main__":
+            sys.modules["__main__"] = ModuleType("__main__")
         try:
             process.start()
         finally:
-            del os.environ[LAUNCHER]
+            sys.modules["__main__"] = main
+            for name in added:
+                del os.environ[name]
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sender.close()
         self._children.append(_Child(spec, process, receiver))

@@ -74,6 +74,8 @@ class TrainJob:
     """Where the durable copy goes."""
     here: bool = False
     """Whether the run's directory was made on this machine: it is not made again."""
+    show: bool = True
+    """Whether the rank that leads shows progress."""
 
     def folder(self, run: str) -> Path:
         """Return where the run's directory is, or is made: beside one that holds anything else."""
@@ -114,6 +116,8 @@ def open_directory(
     """
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
+    options.trackers.check()
+    Stopper.newest = 0
     storage = options.place(run or uuid.uuid4().hex)
     with ExitStack() as stack:
         if storage is not None:
@@ -127,7 +131,9 @@ def open_directory(
         if run:
             directory.belong_to(run)
         try:
-            yield directory
+            with options.trackers.follow(directory.path, show=options.show) as how:
+                yield directory
+                how += ["KILLED"] * (Stopper.newest > 0)
         except (Exception, SystemExit):  # a user's code may raise either
             if not options.resume:  # so that the same command works once the cause is mended
                 directory.discard()
@@ -138,9 +144,11 @@ def open_directory(
 
 def train_alone(state: RunState, options: RunOptions) -> int:
     """Train in this process until the end, and say what came of it; return the exit code."""
-    config = state.config
-    with Progress(state.total_steps, max_seconds=config.max_seconds) as progress:
+    config, show = state.config, options.show
+    with Progress(state.total_steps, max_seconds=config.max_seconds, show=show) as progress:
         stopped, run = run_alone(state, options, progress)
+    if not show:
+        return 128 + stopped if stopped else 0
     sys.stdout.write(f"{state.summary()}\n")
     if not stopped:
         sys.stdout.write(f"policy: {run.policy_path}\n")
@@ -160,7 +168,7 @@ def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple
         if options.resume:
             run.rewind(state.counters.update)
         with Stopper() as stopper:
-            group = Alone(stopper)
+            group = Alone(stopper, watch=options.watch)
             recorder = Recorder(state, group, lambda stack, kept: (run, progress))
             if isinstance(state.source, SequenceSource):
                 state.source.interrupted = recorder.interruption(stopper)
@@ -200,7 +208,8 @@ def train_rank(
             run.rewind(kept)
         else:
             run.go_on(kept)
-        shown = feed or Progress(state.total_steps, max_seconds=config.max_seconds)
+        seconds = config.max_seconds
+        shown = feed or Progress(state.total_steps, max_seconds=seconds, show=job.show)
         stack.enter_context(shown)
         return run, shown
 
@@ -216,7 +225,7 @@ def train_rank(
             state.source.interrupted = recorder.interruption(stopper, group.greatest)
         stopped = train(state, group, recorder, stopper)
     # The rank that saved prints the result.
-    if recorder.policy_path:
+    if recorder.policy_path and job.show:
         show = feed.say if feed is not None else sys.stdout.write
         show(state.summary() + "\n")
         if not stopped:
@@ -252,11 +261,11 @@ def start_node(
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
     with node_job(config, options, node.index) as job:
-        told = node.invitation
-        outcome = Launcher(train_rank, job, specs, restarts=group.restarts, invitation=told).run()
+        more: dict[str, Any] = {"invitation": node.invitation, "watch": options.watch}
+        outcome = Launcher(train_rank, job, specs, restarts=group.restarts, **more).run()
     heard = 0 if group.elastic else outcome.results.get(first, 0)  # another node's signal
     code = outcome.code or (128 + heard if heard else 0)
-    if code and node.index == 0:
+    if code and node.index == 0 and options.show:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
         sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc {config.command} {again}\n")
@@ -288,6 +297,7 @@ def node_job(
     run = uuid.uuid4().hex
     out = options.out or Path("runs") / f"{config.recipe}-node{node}"
     job = TrainJob(config, out, options.resume, options.tensorboard, run, options.place(run))
+    job = replace(job, show=options.show)
     if node:
         yield job
         return

@@ -176,6 +176,43 @@ class MetricsLog:
             self._writer = None
 
 
+class Follower:
+    """Reads a run's rows while another process writes them."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the path of a file of `MetricsLog`, which need not be there yet."""
+        self._path = path
+        self._told: list[int] = []
+        """Of each line that was read, what tells it from others."""
+        self._file = self._read = self._place = 0
+
+    def news(self) -> list[dict[str, Any]]:
+        """Return the whole lines since the last call.
+
+        After a rewind, which puts another file there, those are the lines that have changed.
+        """
+        try:
+            with self._path.open("rb") as lines:
+                status = os.fstat(lines.fileno())
+                if status.st_ino != self._file or status.st_size < self._read:
+                    self._file, self._read, self._place = status.st_ino, 0, 0
+                lines.seek(self._read)
+                data = lines.read()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in data.splitlines(keepends=True):
+            if not line.endswith(b"\n"):  # it is being written
+                break
+            self._read, mark = self._read + len(line), zlib.crc32(line)
+            if self._told[self._place : self._place + 1] != [mark]:
+                self._told[self._place :] = [mark]
+                with suppress(ValueError):
+                    found.append(json.loads(line))
+            self._place += 1
+        return found
+
+
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return a row for each update of a run, in order; what is known later completes it.
 

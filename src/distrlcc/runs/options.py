@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from distrlcc.runs.stopper import Stopper
+from distrlcc.runs.trackers import Trackers
 from distrlcc.storage import Storage
+
+Watch = Callable[[Stopper], None]
+"""Called again and again by the process that began a run; it may ask for the end."""
+
+
+def _look(stopper: Stopper) -> None:
+    """Watch nothing."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +27,10 @@ class RunOptions:
     tensorboard: bool = True
     storage: str = ""
     """URL of its durable copy; see `distrlcc.storage`."""
+    trackers: Trackers = field(default_factory=Trackers)
+    show: bool = True
+    """Whether progress is shown."""
+    watch: Watch = _look
 
     def place(self, run: str) -> Storage | None:
         """Return the place of a run's processes there; None without a storage or a name."""

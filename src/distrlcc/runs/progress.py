@@ -60,6 +60,7 @@ class Progress:
         total_steps: int | None = None,
         *,
         max_seconds: float | None = None,
+        show: bool = True,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,11 +69,12 @@ class Progress:
         Args:
             total_steps: Environment steps that the run ends at; None or 0 if only time ends it.
             max_seconds: Training time that the run ends at, s; None or 0 if only steps end it.
+            show: Whether anything is shown.
             console: Where to write; standard error by default.
             clock: Seconds from any origin.
         """
         self._total_steps, self._max_seconds = total_steps or 0, max_seconds or 0.0
-        self._console = console or _Console(stderr=True)
+        self._console = console or _Console(stderr=True, quiet=not show)
         self._clock = clock
         self._begin = clock()
         self._values: dict[str, float] = {}
@@ -83,7 +85,7 @@ class Progress:
         self.below: Callable[[], Table] | None = None
         """A table to show below, in a terminal."""
         self._live: Live | None = None
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
+        if show and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
 
     def __enter__(self) -> Progress:

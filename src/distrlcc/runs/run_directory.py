@@ -293,6 +293,7 @@ class RunDirectory:
         if (metrics.exists() and metrics.stat().st_size) or any(folder.glob("*")):
             return
         names = ["config.toml", "versions.json", "metrics.jsonl", "workers.jsonl", ".run", ".lock"]
+        names += ["tracker-wandb.json", "tracker-mlflow.json"]
         with suppress(OSError):
             for path in (*map(self.path.joinpath, names), *self.path.glob(".epoch-*")):
                 path.unlink(missing_ok=True)

@@ -17,6 +17,9 @@ _AGAIN_SECONDS = 0.3
 class Stopper:
     """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request; a second one interrupts at once."""
 
+    newest = 0
+    """Newest signal that any in this process has heard."""
+
     def __init__(self, *, launched: bool = False) -> None:
         """Enter the context to listen.
 
@@ -43,7 +46,7 @@ class Stopper:
 
     def request(self, number: int) -> None:
         """Ask for the end as if this signal had come."""
-        self.signal = self.signal or number
+        self.signal = Stopper.newest = self.signal or number
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

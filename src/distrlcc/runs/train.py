@@ -16,6 +16,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.plugins import short
+from distrlcc.runs.options import Watch
 from distrlcc.runs.recorder import Leader, Recorder
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
@@ -67,9 +68,11 @@ class Group(Protocol):
 class Alone(Group, Leader):
     """A `Group` of one, which leads."""
 
-    def __init__(self, stopper: Stopper, *, score_stopped: bool = True) -> None:
+    def __init__(
+        self, stopper: Stopper, *, score_stopped: bool = True, watch: Watch = lambda stopper: None
+    ) -> None:
         """Take what hears of signals, and whether a run that one has ended is scored once more."""
-        self._stopper, self._score_stopped = stopper, score_stopped
+        self._stopper, self._score_stopped, self._watch = stopper, score_stopped, watch
 
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """See `Group`."""
@@ -77,6 +80,7 @@ class Alone(Group, Leader):
 
     def ended(self, state: RunState) -> bool:
         """See `Group`."""
+        self._watch(self._stopper)
         return bool(self._stopper.signal) or state.time_is_up
 
     def finish(self, state: RunState, recorder: Recorder) -> None:
