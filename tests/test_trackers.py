@@ -97,7 +97,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["alone", *(pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != "alone")]
+)
 def test_each_way_of_training_logs_every_update_once_and_a_resume_goes_on(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +133,7 @@ class _Broken(distrlcc.Callbacks):
         raise ArithmeticError
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_is_closed_and_goes_on(
     tmp_path: Path, store: Any, place: Path
 ) -> None:
@@ -175,9 +178,11 @@ def test_dead_trackers_never_stop_training(
         assert said.count(f"distrlcc: {name} did not take all; metrics.jsonl has it") == 1
 
 
+@pytest.mark.long
 def test_what_a_tracker_missed_is_sent_when_it_is_back(
-    tmp_path: Path, store: Any, place: Path, capfd: Any
+    tmp_path: Path, store: Any, place: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DISTRLCC_LIMITS", "stop=120")
     database, run = tmp_path / "late.db", tmp_path / "run"
     database.write_text("no database " * 100)
     run.mkdir()

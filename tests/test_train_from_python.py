@@ -64,7 +64,7 @@ def _told(said: str) -> None:
     assert words.count("main") == 1
 
 
-@pytest.mark.parametrize("pipe", [False, True], ids=["script", "pipe"])
+@pytest.mark.parametrize("pipe", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_script_without_a_guard_trains_on_two_processes_until_it_says_no(
     pipe: bool, tmp_path: Path
 ) -> None:
@@ -122,7 +122,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(w, marks=[pytest.mark.long] * ("Ray" in w)) for w in WAYS]
+)
 def test_callbacks_hear_each_row_once_in_the_process_that_asked(
     way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

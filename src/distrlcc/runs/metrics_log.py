@@ -198,7 +198,7 @@ class Follower:
                     self._file, self._read, self._place = status.st_ino, 0, 0
                 lines.seek(self._read)
                 data = lines.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         found = []
         for line in data.splitlines(keepends=True):
