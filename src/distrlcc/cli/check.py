@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 from distrlcc.cli.output import Countdown, note
-from distrlcc.cli.parser import Parser, whole
-
-
-def add_sim(parser: Parser) -> None:
-    parser.add("--scenarios N", "how many", whole(1), 200)
-    parser.add("--seed", "which ones", whole(0), 0)
 
 
 def run_sim(args: Namespace) -> int:
-    """Compare the compiled simulator with the reference on random scenarios."""
+    """Compare the compiled simulator with the reference on random scenarios.
+
+    Flags:
+        --scenarios N {1..} =200  how many
+        --seed N {0..} =0  which ones
+    """
     from distrlcc.sim.check import compare, random_script
 
     mismatches = 0
@@ -29,13 +27,13 @@ def run_sim(args: Namespace) -> int:
     return 1 if mismatches else 0
 
 
-def add_link(parser: Parser) -> None:
-    parser.add("log LOG", "log of mm-link", Path)
-    parser.add("--trace TRACE", "the trace that the link ran", required=True)
-
-
 def run_link(args: Namespace) -> int:
-    """Feed a mahimahi log's arrivals to the link model and compare every departure and drop."""
+    """Feed a mahimahi log's arrivals to the link model and compare every departure and drop.
+
+    Flags:
+        log LOG {path}  log of mm-link
+        --trace! TRACE  the trace that the link ran
+    """
     from distrlcc.sim.link import read_log, replay
     from distrlcc.sim.trace import load_trace
 
@@ -50,16 +48,15 @@ def run_link(args: Namespace) -> int:
     return 1 if result.mismatches else 0
 
 
-def add_plugin(parser: Parser) -> None:
-    parser.add("reference REF", "./file.py:name, module:name, or as a package registers it")
-    text = "reward, observation, action, suite, scheme, learner, network, explorer or stopper "
-    parser.add("--contract KIND", text + "(default: what it looks like)", default="")
-
-
 def run_plugin(args: Namespace) -> int:
     """Check code of yours against the contract of its kind, and time it.
 
     distrlcc check plugin ./mine.py:reward
+
+    Flags:
+        reference REF  ./file.py:name, module:name, or as a package registers it
+        --contract KIND =  reward, observation, action, suite, scheme, learner, network, explorer or
+            stopper (default: what it looks like)
     """
     from distrlcc.cli.watched import watched
     from distrlcc.errors import ConfigError

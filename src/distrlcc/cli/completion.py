@@ -1,6 +1,9 @@
 """Print a script with which a shell completes our commands, flags and files.
 
 distrlcc completion bash > ~/.local/share/bash-completion/completions/distrlcc
+
+Flags:
+    shell SHELL {bash|zsh|tcsh|fish|powershell}  one of bash, zsh, tcsh, fish, powershell
 """
 
 from __future__ import annotations
@@ -10,11 +13,6 @@ from argparse import ArgumentParser, Namespace
 import shtab
 
 from distrlcc.cli.parser import Parser
-
-
-def add_arguments(parser: Parser) -> None:
-    shells = tuple(shtab.SUPPORTED_SHELLS)
-    parser.add("shell SHELL", f"one of {', '.join(shells)}", choices=shells)
 
 
 def run(args: Namespace) -> int:

@@ -9,14 +9,17 @@ Only the command that is called is imported, so that ``distrlcc --help`` is quic
 from __future__ import annotations
 
 import argparse
-import importlib
+import ast
 import os
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import dedent
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
+from distrlcc.cli import shared
 from distrlcc.cli.parser import Parser
 from distrlcc.cli.watched import on_plugin, over
 from distrlcc.errors import DistrlccError, printable, warn_in_lines
@@ -173,7 +176,7 @@ def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str)
         rest = rest[rest.index(choice) + 1 :]
         name = f"{command}_{choice}"
     own, run = find(name, prog, package)
-    return run(own.parse_intermixed_args(rest) if own.intermixed else own.parse_args(rest))
+    return run(own.read(rest))
 
 
 class _Version(argparse.Action):
@@ -190,20 +193,25 @@ class _Version(argparse.Action):
 def find(
     name: str, prog: str = "distrlcc", package: str = "distrlcc.cli."
 ) -> tuple[Parser, Callable[[Namespace], int]]:
-    """Return a command's parser, and the function that runs it.
+    """Return a command's parser, and the function that runs it, which imports its module.
 
-    A module of one command has `add_arguments` and `run`, one of several has `run_NAME` of each,
-    and `add_NAME` where that takes arguments; the help is the module's docstring, or `run_NAME`'s.
+    A module of one command has `run`, and its docstring is the help; one of several has `run_NAME`
+    of each, with the help as its docstring. Help is read without an import, which may take long.
     """
     home = MODULES.get(name, name)
-    module = importlib.import_module(f"{package}{home}")
-    if home == name:
-        add, run, text = module.add_arguments, module.run, module.__doc__ or ""
-    else:
-        own = name.removeprefix(f"{home}_")
-        run, add = getattr(module, f"run_{own}"), getattr(module, f"add_{own}", None)
-        text = dedent(f"    {run.__doc__}")
-    parser = Parser(f"{prog} {name.replace('_', ' ')}", text)
-    if add is not None:
-        add(parser)
-    return parser, run
+    module = f"{package}{home}"
+    own = "run" if home == name else f"run_{name.removeprefix(f'{home}_')}"
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"no module {module}", name=module)
+    tree = ast.parse(Path(found.origin).read_text("utf-8"))
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    text = ast.get_docstring(tree if home == name else functions[own]) or ""
+    rows = vars(shared) | {
+        ast.unparse(each.targets[0]): each.value.value
+        for each in tree.body
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)
+    }
+    text = re.sub(r"^    \$(\w+)$", lambda found: str(rows[found[1]]).strip("\n"), text, flags=re.M)
+    parser = Parser(f"{prog} {name.replace('_', ' ')}", text, module)
+    return parser, lambda args: int(getattr(import_module(module), own)(args))
