@@ -23,18 +23,21 @@ def run(args: Namespace) -> int:
 
 def whole_parser() -> ArgumentParser:
     """Return one parser with all commands, each of which has its own otherwise."""
-    from distrlcc.cli.main import COMMANDS, GROUPS
+    from distrlcc.cli.main import COMMANDS, GROUPS, about
 
     parser = ArgumentParser("distrlcc")
     commands = parser.add_subparsers()
-    for command, text in COMMANDS.items():
+    for command in COMMANDS:
+        text = about(command)
         if command not in GROUPS:
             commands.add_parser(command, help=text, parents=[_own(command)], add_help=False)
             continue
         group = commands.add_parser(command, help=text).add_subparsers()
-        for name, said in GROUPS[command].items():
-            own = _own(f"{command}_{name}")
-            group.add_parser(name, help=said, parents=[own], add_help=False)
+        for name in (f"{command}_{each}" for each in GROUPS[command]):
+            said = about(name)
+            group.add_parser(
+                name.partition("_")[2], help=said, parents=[_own(name)], add_help=False
+            )
     return parser
 
 

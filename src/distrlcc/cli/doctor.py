@@ -1,4 +1,4 @@
-"""Say whether this machine, or every machine of a cluster, is fit for distributed training.
+"""Say whether this machine, or each of a cluster, is fit for distributed training.
 
 distrlcc doctor
 distrlcc doctor --address 10.0.0.1:6379

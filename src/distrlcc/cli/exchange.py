@@ -1,4 +1,4 @@
-"""Policies from other frameworks, and for other programs."""
+"""Turn another framework's model into a policy file, or a policy into a model for others."""
 
 from __future__ import annotations
 

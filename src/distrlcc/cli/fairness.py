@@ -1,4 +1,4 @@
-"""Measure how policies and schemes share links: with their own kind, beside others, and alone.
+"""Measure how policies and schemes share links, with their own kind and with others.
 
 distrlcc fairness runs/mine --against cubic,bbr,vegas,copa
 distrlcc fairness policy.safetensors --suite shared-4 --links 64 --seeds 3 --out report

@@ -1,4 +1,4 @@
-"""``distrlcc kernel``: a policy as a congestion control of the kernel's own TCP."""
+"""Put a policy into the kernel's own TCP, as a congestion control for any program."""
 
 from __future__ import annotations
 

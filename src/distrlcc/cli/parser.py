@@ -228,22 +228,23 @@ class Parser(argparse.ArgumentParser):
     def choose(
         self,
         words: Sequence[str],
-        commands: Mapping[str, str],
-        sections: Mapping[str, Sequence[str]] | None = None,
+        sections: Mapping[str, Sequence[str]],
+        about: Callable[[str], str],
     ) -> str:
         """Return which command is called; print help and exit when that is asked for.
 
-        The help has the commands by ``sections``, if there are any.
+        The help has the commands by ``sections``, with the sentence that ``about`` says of each.
         """
-        width = max(len(name) for name in commands) + 2
-        lines = [
-            "\n".join([f"{title}:", *(f"  {n:<{width}}{commands[n]}" for n in names)])
-            for title, names in (sections or {"commands": list(commands)}).items()
-        ]
-        self.epilog = "\n\n".join(lines)
-        self.usage = f"{self.prog} COMMAND ..."
+        commands = [name for names in sections.values() for name in names]
         place = next((k for k, word in enumerate(words) if not word.startswith("-")), len(words))
-        self.parse_args(words[:place])
+        if place > 0:
+            width = max(map(len, commands)) + 2
+            lines = [
+                "\n".join([f"{title}:", *(f"  {name:<{width}}{about(name)}" for name in names)])
+                for title, names in sections.items()
+            ]
+            self.epilog, self.usage = "\n\n".join(lines), f"{self.prog} COMMAND ..."
+            self.parse_args(words[:place])
         if place == len(words):
             raise ConfigError(
                 f"no command; expected one of {', '.join(commands)}; see '{self.prog} --help'"

@@ -1,4 +1,4 @@
-"""Draw a figure for a paper from a report's summary.json, with its numbers as CSV beside it.
+"""Draw a figure for a paper from a report's summary.json, with its numbers as CSV.
 
 distrlcc plot report/summary.json --kind cdf --metric power --out fig.pdf
 distrlcc plot report/summary.json --kind time --link random/test/0 --out fig.pdf

@@ -1,4 +1,4 @@
-"""Write a generated trace, or what a log of throughput says, to a file in mahimahi's format.
+"""Write a generated trace, or what a log of throughput says, in mahimahi's format.
 
 distrlcc trace cellular:7 --out links/seven.trace
 distrlcc trace --from hsdpa report.2010-09-13_1003CEST.log --out links/metro.trace
