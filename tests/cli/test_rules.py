@@ -77,6 +77,14 @@ def test_each_rule_refuses_what_breaks_it(name: str) -> None:
         assert line.startswith(f"{flag} ") or what.split()[0] in line, (words, line)
 
 
+def test_flags_of_a_command_behind_the_link_are_its_own() -> None:
+    parser, _ = find("emulate")
+    for bar in ([], ["--"]):
+        args = parser.read(["--scenario", "x", *bar, "send", "--delay", "5", "--log-down", "y"])
+        assert args.command[-4:] == ["--delay", "5", "--log-down", "y"]
+        assert args.flags - {"--"} == {"--scenario"}
+
+
 def test_rules_are_as_many_as_ever() -> None:
     assert sum(len(list(broken(find(name)[0]))) for name in NAMES) > 60
 

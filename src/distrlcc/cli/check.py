@@ -6,6 +6,10 @@ import sys
 from argparse import Namespace
 
 from distrlcc.cli.output import Countdown, note
+from distrlcc.errors import ConfigError, DistrlccError, unknown_name
+from distrlcc.sim.check import compare, random_script
+from distrlcc.sim.link import read_log, replay
+from distrlcc.sim.trace import load_trace
 
 
 def run_sim(args: Namespace) -> int:
@@ -15,8 +19,6 @@ def run_sim(args: Namespace) -> int:
         --scenarios N {1..} =200  how many
         --seed N {0..} =0  which ones
     """
-    from distrlcc.sim.check import compare, random_script
-
     mismatches = 0
     for k in Countdown(range(args.scenarios), lambda _: f"comparing {args.scenarios} scenarios"):
         difference = compare(random_script(args.seed, k))
@@ -34,9 +36,6 @@ def run_link(args: Namespace) -> int:
         log LOG {path}  log of mm-link
         --trace! TRACE  the trace that the link ran
     """
-    from distrlcc.sim.link import read_log, replay
-    from distrlcc.sim.trace import load_trace
-
     result = replay(read_log(args.log), load_trace(args.trace))
     for line in result.mismatches[:10]:
         print(line, file=sys.stderr)
@@ -59,7 +58,6 @@ def run_plugin(args: Namespace) -> int:
             stopper (default: what it looks like)
     """
     from distrlcc.cli.watched import watched
-    from distrlcc.errors import ConfigError
 
     code, line = watched(lambda: _check_plugin(args), f"plugin {args.reference}")
     if code == 2:
@@ -71,7 +69,6 @@ def run_plugin(args: Namespace) -> int:
 def _check_plugin(args: Namespace) -> tuple[int, str]:
     """Return the exit code, and the line to say."""
     from distrlcc.cli.plugin_checks import CHECKS, kind_of
-    from distrlcc.errors import DistrlccError, unknown_name
 
     kind = args.contract
     try:

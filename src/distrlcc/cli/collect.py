@@ -34,15 +34,14 @@ from dataclasses import replace
 from distrlcc.cli.output import counted, note
 from distrlcc.cli.parser import assignments
 from distrlcc.config import override
+from distrlcc.data.writer import check_vacant
 from distrlcc.recipes.registry import recipe
+from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
+from distrlcc.runs.progress import Progress
 
 
 def run(args: Namespace) -> int:
     """Collect, and say what was collected."""
-    from distrlcc.data.writer import check_vacant
-    from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
-    from distrlcc.runs.progress import Progress
-
     env = recipe(args.recipe).env
     if args.suite is not None:
         env = replace(env, suites=(args.suite,), suite_weights=())

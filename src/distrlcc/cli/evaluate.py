@@ -57,11 +57,10 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import (
     Countdown,
     check_report,
@@ -71,18 +70,25 @@ from distrlcc.cli.output import (
     emit_json,
     note,
 )
-from distrlcc.cli.parser import number, whole
-from distrlcc.config import NONE
 from distrlcc.errors import ConfigError, LinkError, listed, once
+from distrlcc.evaluation.contender import (
+    Contender,
+    kernel_note,
+)
+from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
+from distrlcc.evaluation.kernel_policy import in_kernel, kernel_work, registered
+from distrlcc.evaluation.parallel_flows import ParallelFlows, measure_parallel
+from distrlcc.evaluation.runner import check_scenario, evaluate
+from distrlcc.evaluation.scorecard import BENCHMARKS, on_traces, score
+from distrlcc.evaluation.scores import SchemeScores, Series
+from distrlcc.evaluation.sim_to_real import compare
+from distrlcc.evaluation.summary import print_table, summarise, to_json
 from distrlcc.files import write_atomically
+from distrlcc.net.kernel_tcp import KernelControl
 from distrlcc.policy.spec import DEFAULT
-
-if TYPE_CHECKING:
-    from distrlcc.evaluation.contender import Contender
-    from distrlcc.evaluation.parallel_flows import ParallelFlows
-    from distrlcc.evaluation.scores import SchemeScores, Series
-    from distrlcc.net.kernel_tcp import KernelControl
-    from distrlcc.sim.scenario import Scenario
+from distrlcc.runs.identity import package_versions
+from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.suites import load_suite, trace_suite
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
@@ -127,8 +133,6 @@ def known_to_the_kernel(schemes: str) -> str:
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
-    from distrlcc.evaluation.scorecard import BENCHMARKS, on_traces, score
-
     benchmarks = (*BENCHMARKS, *on_traces(args.trace))
     check_report(args.out)
     card = score(contenders, Countdown(benchmarks, lambda benchmark: benchmark.label))
@@ -154,7 +158,6 @@ def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[Ke
         return
     if not any(one.learned for one in contenders):
         raise ConfigError("--as kernel is for a POLICY; there is none")
-    from distrlcc.evaluation.kernel_policy import in_kernel, registered
 
     policies = [contender for contender in contenders if contender.learned]
     _end_on_signals()
@@ -176,10 +179,6 @@ def _evaluate(
     scenarios: list[Scenario],
     controls: Sequence[KernelControl],
 ) -> int:
-    from distrlcc.evaluation.emulated import real_flows
-    from distrlcc.evaluation.runner import evaluate
-    from distrlcc.evaluation.summary import print_table, summarise, to_json
-
     # All that can be refused is refused before the first run.
     real = args.world == "emulated"
     for scenario, contender in product(scenarios, contenders if real else ()):
@@ -201,10 +200,6 @@ def _evaluate(
     # Real packets: the simulator beside them, and what a reader of the figures must know.
     failed = list[str]()
     if real:
-        from distrlcc.evaluation.kernel_policy import kernel_work
-        from distrlcc.evaluation.parallel_flows import measure_parallel
-        from distrlcc.evaluation.sim_to_real import compare
-
         models = [contender.simulated() for contender in contenders]
         pairs = [
             (one, evaluate(model, scenarios, seeds=args.seeds)[0])
@@ -225,7 +220,6 @@ def _evaluate(
     # The report.
     if args.out is not None:
         from distrlcc.evaluation.report import ReportInfo, comparison_page, write_report
-        from distrlcc.runs.identity import package_versions
 
         names = [args.suite or "random"] if args.suite or not args.trace else []
         names += [Path(trace).name for trace in args.trace]
@@ -250,9 +244,6 @@ def _evaluate(
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
-    from distrlcc.evaluation.runner import check_scenario
-    from distrlcc.sim.suites import load_suite, trace_suite
-
     given = {name: getattr(args, name) for name in _OF_TRACES}
     link = {_OF_TRACES[name]: value for name, value in given.items() if value is not None}
     if args.links and args.trace and args.suite is None:
@@ -290,9 +281,6 @@ def _measure(
     drawn: tuple[int, ...],
 ) -> list[tuple[SchemeScores, list[Series]]]:
     """Run all; one line for each run that does not count."""
-    from distrlcc.evaluation.emulated import busy, evaluate_emulated
-    from distrlcc.evaluation.runner import evaluate
-
     found = []
     if args.world == "simulated":
         links = counted(scenarios)
@@ -344,8 +332,6 @@ def _notes(
     contenders: Sequence[Contender], scenarios: Sequence[Scenario], others: str | None
 ) -> list[str]:
     """Return what a reader of real packets' figures must know."""
-    from distrlcc.evaluation.contender import kernel_note
-
     kernels = any(contender.is_kernel for contender in contenders)
     notes = [kernel_note()] if kernels else []
     notes += [f"{one.name} is {one.program[0]!r}" for one in contenders if one.program[0]]
@@ -358,40 +344,3 @@ def _notes(
             f"{what}, and simulated our schemes."
         )
     return notes
-
-
-def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
-    """Return the policies and schemes that `add_contenders`'s arguments name."""
-    from distrlcc.evaluation.contender import (
-        contender_from_scheme,
-        contender_named,
-        distinct,
-        is_scheme,
-    )
-
-    senders = once(args.senders)
-    given = [] if args.against == NONE else listed(args.against, "--against")
-    against = [name for name in given if name not in senders]
-    contenders = [
-        contender_named(sender, prefer, real=real)
-        for sender in senders
-        for prefer in ([None] if is_scheme(sender, real=real) else args.prefer or [None])
-    ]
-    for flag in ("prefer", "always"):
-        if getattr(args, flag) and not any(one.learned for one in contenders):
-            raise ConfigError(f"--{flag} is for a policy; there is none")
-    contenders = [replace(one, always=args.always and one.learned) for one in contenders]
-    contenders += [contender_from_scheme(name, real=real) for name in against]
-    if not contenders:
-        raise ConfigError("nothing to evaluate; name a SENDER or --against SCHEMES")
-    return distinct(contenders)
-
-
-def _counts(text: str) -> list[int]:
-    from distrlcc.env.config import MAX_AGENTS
-
-    return listed(text, "--flows", whole(1, MAX_AGENTS))
-
-
-def _preferences(text: str) -> list[float]:
-    return listed(text, "--prefer", number(0.0, 1.0))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 
 from distrlcc.config import override
+from distrlcc.env.config import EnvConfig
 from distrlcc.files import require_output, write_output
+from distrlcc.policy.policy_file import find_policy, load_policy, save_policy
 
 
 def run_export(args: Namespace) -> int:
@@ -19,7 +21,6 @@ def run_export(args: Namespace) -> int:
         --torchscript {gone}  torch deprecates TorchScript; --onnx gives the same actions
     """
     from distrlcc.policy.export import onnx_model
-    from distrlcc.policy.policy_file import find_policy, load_policy
 
     policy = find_policy(args.policy)
     require_output(args.onnx, policy)
@@ -40,8 +41,6 @@ def run_import_sb3(args: Namespace) -> int:
         --set/assignments* KEY=VALUE  change a key of the environment it was trained on, such as
             action=fine
     """
-    from distrlcc.env.config import EnvConfig
-    from distrlcc.policy.policy_file import save_policy
     from distrlcc.sb3 import read_model
 
     require_output(args.out, args.model)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from distrlcc.cli.evaluate import contenders_of
+from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import (
     Countdown,
     check_report,
@@ -29,16 +29,15 @@ from distrlcc.cli.output import (
     emit_json,
 )
 from distrlcc.errors import ConfigError, listed
+from distrlcc.evaluation.fairness import LEAST_S
+from distrlcc.evaluation.fairness_summary import measure, table, to_json
+from distrlcc.sim.suites import check_agents, load_suite
 
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
 def run(args: Namespace) -> int:
     """Measure, print the tables, write the report."""
-    from distrlcc.evaluation.fairness import LEAST_S
-    from distrlcc.evaluation.fairness_summary import measure, table, to_json
-    from distrlcc.sim.suites import check_agents, load_suite
-
     # All that can be refused is refused before the first run.
     contenders, names = contenders_of(args), listed(args.suite, "--suite")
     suites = {name: load_suite(name).scenarios("test", args.links) for name in names}

@@ -21,20 +21,19 @@ from argparse import Namespace
 
 import numpy as np
 
+from distrlcc.cli.contenders import contender
 from distrlcc.cli.output import Countdown, emit_json
-from distrlcc.cli.stress import contender
+from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, listed, unknown_name
+from distrlcc.evaluation import stress
+from distrlcc.evaluation.contender import is_scheme
+from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at, write
 from distrlcc.extras import require
 from distrlcc.files import require_writable
 
 
 def run(args: Namespace) -> int:
     """Judge a grid of links, and draw it."""
-    from distrlcc.control.state import SCHEMES
-    from distrlcc.evaluation import stress
-    from distrlcc.evaluation.contender import is_scheme
-    from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at, write
-
     # All that can be refused is refused before the first link.
     if args.property not in stress.PROPERTIES:
         raise unknown_name("property", args.property, stress.PROPERTIES)

@@ -196,7 +196,9 @@ class Parser(argparse.ArgumentParser):
         """Parse, as argparse does; of a list that is parted by spaces say that it has commas."""
         self.given.clear()
         found, rest = super().parse_known_args(args, namespace)
-        words = list(args or ())
+        words, last = list(args or ()), self._actions[-1]
+        if last.nargs == argparse.REMAINDER:  # another command, with flags of its own
+            words = words[: len(words) - len(getattr(found, last.dest))]
         found.flags |= {word.partition("=")[0] for word in words if word.startswith("--")}
         if rest and rest[0] in words and not self._in_any_order:
             before = words[: words.index(rest[0])]
@@ -289,9 +291,6 @@ def number(low: float, high: float = math.inf, *, whole: bool = False) -> Callab
         return value
 
     return parse
-
-
-whole = partial(number, whole=True)
 
 
 def _path(text: str) -> Path:

@@ -22,6 +22,8 @@ from argparse import Namespace
 
 from distrlcc.cli.output import note
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.evaluation.published import draw, read
+from distrlcc.evaluation.scores import METRICS
 from distrlcc.files import require_output, write_output
 
 KINDS = ("scatter", "cdf", "box", "time")
@@ -30,8 +32,6 @@ KINDS = ("scatter", "cdf", "box", "time")
 def run(args: Namespace) -> int:
     """Draw; two files."""
     from distrlcc.evaluation.figures import encode
-    from distrlcc.evaluation.published import draw, read
-    from distrlcc.evaluation.scores import METRICS
 
     kind = args.out.suffix[1:]
     if kind not in ("pdf", "png", "svg"):

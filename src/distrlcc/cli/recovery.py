@@ -18,20 +18,19 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from distrlcc.cli.evaluate import contenders_of
+import numpy as np
+
+from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import Countdown, console, counted, emit_json
 from distrlcc.errors import ConfigError
+from distrlcc.evaluation.recovery import recoveries, recovery_scores
+from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
+from distrlcc.evaluation.summary import figure, interval_table, tail_rows
+from distrlcc.sim.suites import check_agents, load_suite
 
 
 def run(args: Namespace) -> int:
     """Measure and print a table."""
-    import numpy as np
-
-    from distrlcc.evaluation.recovery import recoveries, recovery_scores
-    from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
-    from distrlcc.evaluation.summary import figure, interval_table, tail_rows
-    from distrlcc.sim.suites import check_agents, load_suite
-
     # All that can be refused is refused before the first run.
     contenders = contenders_of(args)
     scenarios = load_suite(args.suite).scenarios("test", args.links)

@@ -21,14 +21,14 @@ from pathlib import Path
 
 from distrlcc.cli.output import Countdown, note
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.recipes.experiment import EXPERIMENTS
+from distrlcc.recipes.reproduction import Reproduction
+from distrlcc.recipes.result_row import shipped_rows
 
 
 def run(args: Namespace) -> int:
     """Reproduce, and say what differs."""
     from distrlcc.cli.main import main
-    from distrlcc.recipes.experiment import EXPERIMENTS
-    from distrlcc.recipes.reproduction import Reproduction
-    from distrlcc.recipes.result_row import shipped_rows
 
     if args.recipe not in EXPERIMENTS:
         raise unknown_name("recipe with results", args.recipe, EXPERIMENTS)

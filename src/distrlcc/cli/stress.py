@@ -22,43 +22,25 @@ Rules:
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from distrlcc.cli.contenders import contender
 from distrlcc.cli.output import console, emit_json, note
 from distrlcc.errors import ConfigError, listed, once, printable, unknown_name
+from distrlcc.evaluation.search import Findings, stress, write
+from distrlcc.evaluation.stress import PROPERTIES, Judge
 from distrlcc.files import require_writable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from distrlcc.evaluation.contender import Contender
-    from distrlcc.evaluation.search import Findings
 
 _QUIET_S = 5.0
 
 
-def contender(args: Namespace) -> Contender:
-    """Return the contender that is judged; raises ConfigError if nothing has its name."""
-    from dataclasses import replace
-
-    from distrlcc.evaluation.contender import contender_named
-
-    args.processes = args.processes or len(os.sched_getaffinity(0))
-    found = contender_named(args.sender, args.prefer)
-    if args.always and not found.learned:
-        raise ConfigError(f"--always is for a policy; {found.name} is a scheme")
-    return replace(found, always=args.always)
-
-
 def run(args: Namespace) -> int:
     """Draw, search and shrink; print what was found, write it."""
-    from distrlcc.evaluation.search import stress, write
-    from distrlcc.evaluation.stress import PROPERTIES, Judge
-
     # All that can be refused is refused before the first link.
     keys = listed(args.properties or ",".join(PROPERTIES), "--properties")
     once(keys, "--properties: ")

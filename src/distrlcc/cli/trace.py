@@ -26,18 +26,17 @@ import shlex
 from argparse import Namespace
 
 from distrlcc.cli.output import note
+from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
+from distrlcc.files import require_output, write_output
+from distrlcc.sim.throughput_log import read_throughput
+from distrlcc.sim.trace import load_trace
 
 KINDS = ("csv", "fcc", "hsdpa", "iperf3", "genet", "alphartc")
 
 
 def run(args: Namespace) -> int:
     """Write the trace or scenario and say what it is."""
-    from distrlcc.config import to_toml
-    from distrlcc.files import require_output, write_output
-    from distrlcc.sim.throughput_log import read_throughput
-    from distrlcc.sim.trace import load_trace
-
     require_output(args.out, args.trace)
     as_scenario = args.out.suffix == ".toml"
     if args.kind is None and as_scenario:
