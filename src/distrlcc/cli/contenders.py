@@ -1,4 +1,4 @@
-"""Who is measured: the policies and schemes that a command's words name."""
+"""Finds the policies and schemes that a command is to measure."""
 
 from __future__ import annotations
 

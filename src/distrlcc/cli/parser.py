@@ -18,14 +18,20 @@ Flags, and which of them go together, stand in sections of a docstring, as here:
 
 A row has a name, how its value is shown, its type in braces, its default after ``=``, the key of
 the configuration that it is short for, and after two spaces its text. Without dashes it is known
-by its place. Behind the name stands ``?`` if it may be left out, ``*`` for several, ``+`` if it may
-be repeated, ``...`` for all that follows, ``!`` for a flag that must be given. Names beside it,
-parted by ``/``, are other flags for the same, or the attribute that it becomes; else that is its
-own name, and ``--no-elastic`` clears ``elastic``. A number's type has the least and the greatest,
-with a point in the first if it need not be whole; another type is a function of the command's
-module. A value that is shown with ``…`` is a list with commas, of which the type is each item's.
-The type ``gone`` refuses a flag that others have; its text says what to write. ``$NAME`` stands for
-the rows of that name in the command's module or in `distrlcc.cli.shared`.
+by its place. What stands behind the name says how often it is given:
+
+- ``?`` it may be left out, or its value;
+- ``*`` several values;
+- ``+`` one value each time, may be repeated;
+- ``...`` all words that follow;
+- ``!`` a flag that must be given.
+
+Names beside it, parted by ``/``, are other flags for the same, or the attribute that it becomes;
+else that is its own name, and ``--no-elastic`` clears ``elastic``. A number's type has the least
+and the greatest, with a point in the first if it need not be whole. Another type is a function of
+the command's module. A value that is shown with ``…`` is a list with commas; its type is that of
+each item. The type ``gone`` refuses a flag that others have, and the text says what to write.
+``$NAME`` stands for the rows of that name in the command's module or in `distrlcc.cli.shared`.
 """
 
 from __future__ import annotations
@@ -45,7 +51,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distrlcc.errors import ConfigError, listed, unknown_name
-from distrlcc.files import require_output
 
 _ROW = re.compile(
     r"(?P<name>[\w-]+)(?P<others>(?:/[\w-]+)*)(?P<many>[?*+!]|\.\.\.|)(?P<shown>(?: [^ ]+)*?)"
@@ -300,6 +305,8 @@ def _path(text: str) -> Path:
 
 
 def _json_target(text: str) -> str:
+    from distrlcc.files import require_output  # imports NumPy, which help needs not wait for
+
     if text != "-":
         require_output(Path(text))
     return text
