@@ -134,7 +134,7 @@ REFUSED = [
     ("doctor --interface lo", "--interface is for --address HOST:PORT"),
     (
         "emulate --up 12 --down 12 --emulator mahimahi --seed 1 true",
-        "--seed is not allowed with --emulator mahimahi: mahimahi's losses",
+        "--seed and --emulator mahimahi are not allowed with each other: mahimahi's losses",
     ),
     (f"emulate --up {'1' * 5000} --down 12 true", "cannot be read"),
     (f"emulate --up 12 --down 12 --log-port {'1' * 5000} log true", "expected a port from 1"),

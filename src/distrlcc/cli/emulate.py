@@ -36,10 +36,11 @@ Flags:
     command... COMMAND  what runs behind the link (default: $SHELL)
 
 Rules:
-    --begin --log-port: not with --emulator mahimahi
+    --begin --log-port: not with --emulator mahimahi; its links begin at once and its logs hold all
+        packets, leave one out
     --seed: not with --emulator mahimahi; mahimahi's losses have seeds of their own, leave it out
-    --up --delay --jitter --reorder --loss --queue: not with --scenario; it says that
-    --queue-down --log-down: needs --down
+    --up --delay --jitter --reorder --loss --queue: not with --scenario; the scenario says that
+    --queue-down --log-down: needs --down; the downlink has no bottleneck, give --down
 """
 
 from __future__ import annotations

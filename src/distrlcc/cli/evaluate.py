@@ -43,9 +43,7 @@ Rules:
     --others: for --world emulated; simulated flows are always ours
     --flows: for --world emulated; 'distrlcc fairness' simulates several
     --retries: for --world emulated; a simulated run is always the same
-    --as: for --world emulated
-    --gates: for --scorecard
-    --suite --delay --queue --loss --links --seeds --series: not with --scorecard; it has its own
+    --suite --delay --queue --loss --links --seeds --series: not with --scorecard
     --scorecard: not with --world emulated; its links are simulated
     --delay --queue --loss: for --trace; suites have their own
 """
@@ -79,7 +77,6 @@ from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
 from distrlcc.evaluation.kernel_policy import in_kernel, kernel_work, registered
 from distrlcc.evaluation.parallel_flows import ParallelFlows, measure_parallel
 from distrlcc.evaluation.runner import check_scenario, evaluate
-from distrlcc.evaluation.scorecard import BENCHMARKS, on_traces, score
 from distrlcc.evaluation.scores import SchemeScores, Series
 from distrlcc.evaluation.sim_to_real import compare
 from distrlcc.evaluation.summary import print_table, summarise, to_json
@@ -111,8 +108,8 @@ def run(args: Namespace) -> int:
         if args.scorecard and not real:
             args.against += ",ledbat"
     contenders = contenders_of(args, real=real)
-    if args.gates and not any(one.learned for one in contenders):
-        raise ConfigError("--gates is for a policy's --scorecard; there is none")
+    if args.gates and not (args.scorecard and any(one.learned for one in contenders)):
+        raise ConfigError("--gates is for a policy's --scorecard; it judges what that measures")
     if args.scorecard:
         return _scorecard(args, contenders)
     args.seeds = args.seeds or (1 if real else 5)
@@ -133,6 +130,8 @@ def known_to_the_kernel(schemes: str) -> str:
 
 
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
+    from distrlcc.evaluation.scorecard import BENCHMARKS, on_traces, score
+
     benchmarks = (*BENCHMARKS, *on_traces(args.trace))
     check_report(args.out)
     card = score(contenders, Countdown(benchmarks, lambda benchmark: benchmark.label))
@@ -156,9 +155,8 @@ def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[Ke
     if args.also is None:
         yield []
         return
-    if not any(one.learned for one in contenders):
-        raise ConfigError("--as kernel is for a POLICY; there is none")
-
+    if args.world != "emulated" or not any(one.learned for one in contenders):
+        raise ConfigError("--as kernel is for a POLICY and --world emulated")
     policies = [contender for contender in contenders if contender.learned]
     _end_on_signals()
     with registered(policies) as controls:

@@ -58,7 +58,6 @@ _ROW = re.compile(
     r"(?:  +(?P<text>.+))?"
 )
 _RULE = re.compile(r"(?P<flags>--[^:]+): (?P<verb>for|needs|not with) (?P<what>[^;]+)(?:; (.*))?")
-_VERBS = {"for": "is for", "needs": "needs", "not with": "is not allowed with"}
 
 
 class _Once(argparse._StoreAction):
@@ -191,10 +190,14 @@ class Parser(argparse.ArgumentParser):
             value = str(getattr(args, known.dest if known else name, None))
             met = value in values.split("|") if values else name in args.flags
             for flag in flags.split():
-                if flag in args.flags and met == (verb == "not with"):
-                    shown = f" {known.metavar}" if known and known.metavar and not values else ""
-                    why = why or ("leave one out" if met else "")
-                    raise ConfigError(f"{flag} {_VERBS[verb]} {what}{shown}{why and ': '}{why}")
+                if flag not in args.flags or met != (verb == "not with"):
+                    continue
+                if met:
+                    why = why or f"leave out {flag}, or {name}"
+                    raise ConfigError(f"{flag} and {what} are not allowed with each other: {why}")
+                shown = f" {known.metavar}" if known and known.metavar and not values else ""
+                said = f"{flag} {verb.replace('for', 'is for')} {what}{shown}"
+                raise ConfigError(f"{said}: {why}" if why else said)
         return args
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
