@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +97,14 @@ def test_help_shows_each_flag_and_rule(name: str) -> None:
     text = parser.format_help()
     assert all(flag in text for flag, _, _ in broken(parser))
     assert not re.search(r"\$_?[A-Z]{3,}\b(?!_BASE)|{\w+\.\.|  =", text.replace("$SHELL", "")), text
+
+
+def test_no_help_waits_for_what_takes_long_to_import() -> None:
+    code = (
+        "import sys; from distrlcc.cli.main import find\n"
+        "for name in sys.argv[1:]: find(name)[0].format_help()\n"
+        "sys.exit(' '.join({'numpy', 'numba', 'torch', 'ray', 'rich'} & {*sys.modules}) or 0)"
+    )
+    words = [sys.executable, "-c", code, *NAMES]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
