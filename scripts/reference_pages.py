@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from distrlcc.cli.main import GROUPS, SECTIONS, about, find
+from distrlcc.errors import foreign_names
 from distrlcc.policy.policy_file import load_policy, shipped_policies
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 

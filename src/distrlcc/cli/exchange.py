@@ -37,7 +37,8 @@ def run_import_sb3(args: Namespace) -> int:
     Flags:
         model FILE {path}  what SB3's model.save wrote, a .zip
         --out! FILE {path}  where to write the policy
-        --activation {tanh|relu} =tanh  of the dense layers, as SB3's activation_fn
+        --activation {tanh|relu} =  of the dense layers, SB3's activation_fn (default: as the file
+            says)
         --set/assignments* KEY=VALUE  change a key of the environment it was trained on, such as
             action=fine
     """

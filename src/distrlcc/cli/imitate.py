@@ -14,6 +14,7 @@ Flags:
     --resume  go on with the run in --out
     $SEED
     --no-tensorboard  write no event files
+    $TRACKERS
     --print-config  print it as TOML and stop
 """
 
@@ -25,12 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.parser import assignments
+from distrlcc.cli.run_arguments import run_options
 from distrlcc.config import override, to_toml
 from distrlcc.errors import ConfigError
-from distrlcc.runs.options import GroupOptions, RunOptions
+from distrlcc.runs.options import GroupOptions
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.trackers import Trackers
 from distrlcc.storage import say
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run(args: Namespace) -> int:
         print(to_toml(config), end="")
         return 0
     state = imitation_run(config, data)  # what does not fit is found before anything is written
-    options = RunOptions(args.out, args.resume, args.tensorboard)
+    options = run_options(args)
     if args.processes == 1:
         return train_alone(state, options)
     return start_node(config, options, GroupOptions(elastic=False), processes=args.processes)

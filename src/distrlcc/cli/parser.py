@@ -20,7 +20,7 @@ A row has a name, how its value is shown, its type in braces, its default after 
 the configuration that it is short for, and after two spaces its text. Without dashes it is known
 by its place. What stands behind the name says how often it is given:
 
-- ``?`` it may be left out, or its value;
+- ``?`` it may be left out, or a flag's value, in whose place stands what follows ``or``;
 - ``*`` several values;
 - ``+`` one value each time, may be repeated;
 - ``...`` all words that follow;
@@ -50,12 +50,12 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distrlcc.errors import ConfigError, listed, unknown_name
+from distrlcc.errors import ConfigError, here_for, listed, unknown_name
 
 _ROW = re.compile(
     r"(?P<name>[\w-]+)(?P<others>(?:/[\w-]+)*)(?P<many>[?*+!]|\.\.\.|)(?P<shown>(?: [^ ]+)*?)"
-    r"(?: {(?P<kind>[^ ]+)})?(?: =(?P<default>[^ ]*))?(?: sets (?P<key>[^ =]+)=?(?P<const>[^ ]*))?"
-    r"(?:  +(?P<text>.+))?"
+    r"(?: {(?P<kind>[^ ]+)})?(?: =(?P<default>[^ ]*))?(?: or (?P<alone>[^ ]+))?"
+    r"(?: sets (?P<key>[^ =]+)=?(?P<const>[^ ]*))?(?:  +(?P<text>.+))?"
 )
 _RULE = re.compile(r"(?P<flags>--[^:]+): (?P<verb>for|needs|not with) (?P<what>[^;]+)(?:; (.*))?")
 
@@ -151,6 +151,7 @@ class Parser(argparse.ArgumentParser):
                 text += "; may be repeated"
                 more |= {"default": None if key else []}
                 more |= {"nargs": len(shown)} if shown[1:] else {}
+            more |= {"const": found["alone"]} if found["alone"] else {}
             if default and "default" not in text:
                 shown = f"{default:g}" if isinstance(default, float) else default
                 text += f" (default: {shown})"

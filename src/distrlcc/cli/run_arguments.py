@@ -14,7 +14,7 @@ from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.trackers import AUTO, Trackers
+from distrlcc.runs.trackers import Trackers
 from distrlcc.storage import say, stored_runs
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def run_config(args: Namespace) -> RunConfig:
 
 def run_options(args: Namespace) -> RunOptions:
     """Return where a run writes."""
-    args.storage = absolute(args.storage)
+    given = vars(args)
+    args.storage = absolute(given.get("storage", ""))
+    args.trackers = Trackers(given.get("wandb", ""), given.get("mlflow", ""))
     return made(RunOptions, args)
 
 
@@ -66,8 +68,9 @@ def group_options(args: Namespace) -> GroupOptions:
 
 
 def made(kind: type[C], args: Namespace) -> C:
-    """Return a data class whose fields are named as the arguments are."""
-    return kind(**{field.name: getattr(args, field.name) for field in fields(kind)})
+    """Return a data class whose fields are those of the arguments that have their names."""
+    names = (field.name for field in fields(kind))
+    return kind(**{name: getattr(args, name) for name in names if name in args})
 
 
 def read_nodes(path: str) -> list[list[int | str]]:

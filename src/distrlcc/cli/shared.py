@@ -25,6 +25,13 @@ CONTENDER = f"""
     --processes N {{1..512}}  of this machine (default: as many as it has cores)
 {PREFER}{ALWAYS}"""
 
+TRACKERS = """
+    --wandb? PROJECT = or auto  log to Weights & Biases (default: its variables' project, or
+        distrlcc)
+    --mlflow? URI = or auto  log to MLflow's server or store (default: its variables', or mlflow.db
+        here)
+"""
+
 SEED = "    --seed N {int} sets seed  of all that is drawn at random"
 
 RUN = f"""
@@ -38,7 +45,7 @@ RUN = f"""
     --world {{simulated|emulated|kernel}} sets env.world  where the links are: in the simulator, or
         emulated for real packets in real time, our own over UDP or the kernel's TCP
     --no-tensorboard  write no event files
-"""
+{TRACKERS}"""
 
 GROUP = """
     --no-elastic  end all processes when one of them is gone
