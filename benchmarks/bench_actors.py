@@ -2,6 +2,13 @@
 
 python -m benchmarks actors --workers 1,2,4,8,16 --json -
 python -m benchmarks actors --workers 4 --set env.world=emulated
+
+Flags:
+    --workers N,… {1..256} =1,2,4,8,16  counts to measure
+    --seconds N {2.0..100000} =30.0  time for each measurement, s; its first third is not counted
+    --recipe N =distrlcc
+    --set/assignments* KEY=VALUE  change a key of the recipe
+    $JSON
 """
 
 from __future__ import annotations
@@ -16,11 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import several
 from distrlcc.actors.start import start_actors
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number
-from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.cli.output import emit_json
 from distrlcc.config import override
 from distrlcc.errors import GroupError
 from distrlcc.recipes.registry import recipe
@@ -28,17 +32,6 @@ from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_config import RunConfig
 
 _NEVER = 10**12
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    add = parser.add
-    add("--workers N,…", "counts to measure", several(1, 256), "1,2,4,8,16")
-    text = "time for each measurement, s; its first third is not counted"
-    add("--seconds", text, number(2.0, 1e5), 30.0)
-    add("--recipe", default="distrlcc")
-    add_assignments(parser, "recipe")
-    add_json(parser, "the figures")
 
 
 def run(args: Namespace) -> int:

@@ -5,6 +5,14 @@ first of seed S + k, so that each can be played alone. Needs root and iproute2.
 
 python -m benchmarks chaos --minutes 60
 python -m benchmarks chaos --minutes 0 --seed 17 --only ranks
+
+Flags:
+    --minutes M {0.0..} =60.0  begin no session after so long; 0 plays one
+    --seed S {0..} =0  seed of the first session
+    --only TOPOLOGY {single|ranks|nodes|actors|ray-ranks|ray-actors}  one of single, ranks, nodes,
+        actors, ray-ranks, ray-actors
+    --faults N {1..100} =8  faults in a session
+    $JSON
 """
 
 from __future__ import annotations
@@ -19,19 +27,7 @@ from dataclasses import asdict
 
 from benchmarks.chaos_run import TOPOLOGIES
 from benchmarks.chaos_session import ChaosError, Outcome, Session
-from distrlcc.cli.output import add_json, console, emit_json
-from distrlcc.cli.parser import Parser, number, whole
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    add = parser.add
-    text = "begin no session after so long; 0 plays one"
-    add("--minutes M", text, number(0.0), 60.0)
-    add("--seed S", "seed of the first session", whole(0), 0)
-    add("--only TOPOLOGY", f"one of {', '.join(TOPOLOGIES)}", choices=tuple(TOPOLOGIES))
-    add("--faults N", "faults in a session", whole(1, 100), 8)
-    add_json(parser)
+from distrlcc.cli.output import console, emit_json
 
 
 def run(args: Namespace) -> int:

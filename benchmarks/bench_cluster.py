@@ -2,6 +2,10 @@
 
 python -m benchmarks cluster
 python -m benchmarks cluster --cut --json -
+
+Flags:
+    --cut  also cut a member's cable, and mend it: some two minutes
+    $JSON
 """
 
 from __future__ import annotations
@@ -17,20 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.hosts import Hosts
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser
+from distrlcc.cli.output import emit_json
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 
 _TOKEN = "of-these-two-hosts-alone"
 _PORT = 7379
 _SMALL = ("--cpus", "1", "--object-store-mb", "100")
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    parser.add("--cut", "also cut a member's cable, and mend it: some two minutes", bool)
-    add_json(parser, "the figures")
 
 
 def run(args: Namespace) -> int:

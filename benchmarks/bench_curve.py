@@ -5,6 +5,14 @@ python -m benchmarks curve snapshots/seed-0 snapshots/seed-1 --out curve.png --j
 A folder holds one run's: copies of its policy.safetensors, each named by its steps, such as
 25000000.safetensors. A line is the mean of the runs that were copied in all of them at steps which
 differ by a twentieth at most; around it their least and greatest score.
+
+Flags:
+    runs DIR {path}  one run's policies, named by their steps
+    --suites SUITES =random,dynamic,cellular,shallow,silent,falls,slow,lossy,long  suites of one
+        flow, scored by power
+    --links N {1..} =64  validation links of each
+    --out FILE {bench_habits.picture}  draw the curves, .png or .svg
+    $JSON
 """
 
 from __future__ import annotations
@@ -18,9 +26,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.bench_habits import picture
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.output import emit_json
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.evaluation.figures import DPI, LIGHT, STYLE, encode
@@ -34,15 +40,6 @@ _NEAR = 0.05
 """Part of a run's steps by which another's may differ that are drawn at one place."""
 Curve = tuple[FloatArray, FloatArray]
 """Steps ``[P]`` and scores ``[P, runs]``."""
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    parser.add("runs DIR", "one run's policies, named by their steps", Path, nargs="+")
-    parser.add("--suites SUITES", "suites of one flow, scored by power", str, SUITES)
-    parser.add("--links N", "validation links of each", whole(1), 64)
-    parser.add("--out FILE", "draw the curves, .png or .svg", picture)
-    add_json(parser, "all scores")
 
 
 def run(args: Namespace) -> int:

@@ -3,6 +3,13 @@
 python -m benchmarks engines --json -
 
 An object on each worker answers without an environment, so that only the engine is measured.
+
+Flags:
+    --engines NAME,… =in-process,torch-rpc,ray  which
+    --workers N {1..256} =4  of each
+    --seconds N {0.1..600} =5.0  time for calls, and for segments, s
+    --recipe N =distrlcc  whose segments and weights
+    $JSON
 """
 
 from __future__ import annotations
@@ -20,8 +27,7 @@ from distrlcc.actors.actor import Segment
 from distrlcc.actors.admission import admit, join
 from distrlcc.actors.engine import Engine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.output import emit_json
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import GroupError, unknown_name
 from distrlcc.learn.collect import CollectStats
@@ -123,16 +129,6 @@ def measure_ray(job: EngineJob) -> Figures:
 
 
 ENGINES = {"in-process": measure_in_process, "torch-rpc": measure_torch_rpc, "ray": measure_ray}
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    add = parser.add
-    add("--engines NAME,…", "which", default=",".join(ENGINES))
-    add("--workers", "of each", whole(1, 256), 4)
-    add("--seconds", "time for calls, and for segments, s", number(0.1, 600.0), 5.0)
-    add("--recipe", "whose segments and weights", default="distrlcc")
-    add_json(parser, "the figures")
 
 
 def run(args: Namespace) -> int:

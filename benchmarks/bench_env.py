@@ -1,20 +1,18 @@
-"""Measure Gymnasium's environments on one core in turns: one alone, and many side by side."""
+"""Measure Gymnasium's environments on one core in turns: one alone, and many side by side.
+
+Flags:
+    $JSON
+    --envs N {2..} =256  environments side by side
+    --seconds N {0.1..} =10.0  time for all of them, s
+"""
 
 from __future__ import annotations
 
 import time
 from argparse import Namespace
 
-from distrlcc.cli.output import add_json, emit_json, note
-from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.output import emit_json, note
 from distrlcc.library import make_env, make_vec
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the arguments."""
-    add_json(parser, "the figures")
-    parser.add("--envs N", "environments side by side", whole(2), 256)
-    parser.add("--seconds", "time for all of them, s", number(0.1), 10.0)
 
 
 def run(args: Namespace) -> int:

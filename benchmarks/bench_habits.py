@@ -5,6 +5,13 @@ python -m benchmarks habits --suite links.toml --out habits.png --json -
 
 The kernel's observations are read from the program's own record of a connection, each 10 ms. The
 simulator has the same links, with the opportunities in whole ms that the emulator gives them.
+
+Flags:
+    policy? POLICY =one  a policy's file, a run, or the name of a shipped one
+    --suite SUITE  links, as 'distrlcc evaluate' takes them (default: three)
+    --seconds S {1.0..600} =10.0  length of each run
+    --out FILE {picture}  write the distributions as a plot, .png or .svg
+    $JSON
 """
 
 from __future__ import annotations
@@ -23,8 +30,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.bench_net import output
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.output import emit_json
 from distrlcc.config import to_toml
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.evaluation.contender import Contender, contender_from_file
@@ -62,16 +68,6 @@ _STILL = 0.01
 
 Seen = NDArray[np.float64]
 """Observations ``[steps, elements]``."""
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    text = "a policy's file, a run, or the name of a shipped one"
-    parser.add("policy POLICY", text, default="one", nargs="?")
-    parser.add("--suite SUITE", "links, as 'distrlcc evaluate' takes them (default: three)")
-    parser.add("--seconds S", "length of each run", number(1.0, 600.0), 10.0)
-    parser.add("--out FILE", "write the distributions as a plot, .png or .svg", picture)
-    add_json(parser, "the distances")
 
 
 def picture(text: str) -> Path:

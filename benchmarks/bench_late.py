@@ -7,6 +7,12 @@ An ACK tells of a packet's departure one round trip later. So a sender that knew
 as it was a round trip ago, and held the oracle's window of then, would be ahead of any real one.
 Links are of given rates, with one flow. What a window has beyond the oracle's is the best of
 `SURPLUSES`, the same for all links.
+
+Flags:
+    suite? SUITE =falls  as 'distrlcc evaluate' takes it
+    --split {validation|test} =validation  of its links
+    --links N {1..} =128  at most N of them
+    $JSON
 """
 
 from __future__ import annotations
@@ -16,8 +22,7 @@ from argparse import Namespace
 
 import numpy as np
 
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.output import emit_json
 from distrlcc.control.state import CWND
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.recovery import recoveries
@@ -30,14 +35,6 @@ from distrlcc.types import NANOSECONDS, FloatArray
 LATE_RTTS = (0.0, 0.5, 1.0, 1.5, 2.0)
 SURPLUSES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _STEP, _PER_SECOND = 1_000_000, 1000
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    parser.add("suite SUITE", "as 'distrlcc evaluate' takes it", default="falls", nargs="?")
-    parser.add("--split", "of its links", default="validation", choices=("validation", "test"))
-    parser.add("--links N", "at most N of them", whole(1), 128)
-    add_json(parser, "the figures")
 
 
 def run(args: Namespace) -> int:

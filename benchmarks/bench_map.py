@@ -5,6 +5,12 @@ python -m benchmarks map one --against cubic,bbr --json map.json
 
 Constant links with one value in each cell, none of which is from a suite. A cell is marked where
 one of the schemes that it is compared with does better by more than `MARGIN`.
+
+Flags:
+    policy POLICY  a policy's file, a run, or the name of a shipped one
+    --against SCHEMES =cubic,bbr,vegas,copa  schemes to compare it with
+    --out FILE {bench_habits.picture}  draw the maps, .png or .svg
+    $JSON
 """
 
 from __future__ import annotations
@@ -21,9 +27,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.bench_habits import picture
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser
+from distrlcc.cli.output import emit_json
 from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
 from distrlcc.evaluation.fairness import fairness_of, run_shared
 from distrlcc.evaluation.figures import DPI, LIGHT, STYLE, encode
@@ -118,14 +122,6 @@ MAPS = (
         _jain,
     ),
 )
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    parser.add("policy POLICY", "a policy's file, a run, or the name of a shipped one")
-    parser.add("--against SCHEMES", "schemes to compare it with", str, "cubic,bbr,vegas,copa")
-    parser.add("--out FILE", "draw the maps, .png or .svg", picture)
-    add_json(parser, "all scores")
 
 
 def run(args: Namespace) -> int:

@@ -2,6 +2,12 @@
 
 python -m benchmarks net
 python -m benchmarks net --rates 12,96 --flows 8,16 --json -
+
+Flags:
+    --seconds S {1.0..3600} =5.0  length of each measurement
+    --rates R,… {0.1..10000} =12,48,96,200  emulated links, Mbit/s
+    --flows N,… {1..1000} =4,8,16,32  flows of 12 Mbit/s in real time
+    $JSON
 """
 
 from __future__ import annotations
@@ -24,9 +30,7 @@ from time import process_time
 
 import numpy as np
 
-from benchmarks import several
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.output import emit_json
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import KernelError, LinkError
 from distrlcc.limits import limits
@@ -46,15 +50,6 @@ _FLOW_MBPS = 12.0
 _STEP_NS = 10_000_000
 
 Figures = dict[str, float]
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    add, rates = parser.add, several(0.1, 10_000.0, whole=False)
-    add("--seconds S", "length of each measurement", number(1.0, 3600.0), 5.0)
-    add("--rates R,…", "emulated links, Mbit/s", rates, "12,48,96,200")
-    add("--flows N,…", "flows of 12 Mbit/s in real time", several(1, 1000), "4,8,16,32")
-    add_json(parser, "the figures")
 
 
 def run(args: Namespace) -> int:

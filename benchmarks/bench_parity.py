@@ -4,6 +4,14 @@ python -m benchmarks parity --processes 2
 python -m benchmarks parity quickstart --set learner=./mine.py:Mine
 
 It compares actions, losses and weights after some updates, and then learning curves.
+
+Flags:
+    recipe? RECIPE =quickstart
+    --processes N {2..64} =2
+    --updates U {1..1000000} =3
+    --seeds S {0..100} =3  seeds whose learning curves are compared as well, two or more; 0: none
+    --curve-updates U {4..1000000} =40  updates of a learning curve
+    --set/assignments* KEY=VALUE  change a key of the configuration
 """
 
 from __future__ import annotations
@@ -17,8 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.cli.output import Countdown, note
-from distrlcc.cli.parser import Parser, whole
-from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.bootstrap import mean_intervals
@@ -35,18 +41,6 @@ from distrlcc.types import FloatArray
 
 TOLERANCE = 1e-4
 """Greatest relative difference of weights and losses."""
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    add = parser.add
-    add("recipe RECIPE", default="quickstart", nargs="?")
-    add("--processes N", "", whole(2, 64), 2)
-    add("--updates U", "", whole(1, 10**6), 3)
-    text = "seeds whose learning curves are compared as well, two or more; 0: none (default: 3)"
-    add("--seeds S", text, whole(0, 100), 3)
-    add("--curve-updates U", "updates of a learning curve", whole(4, 10**6), 40)
-    add_assignments(parser, "configuration")
 
 
 def run(args: Namespace) -> int:

@@ -6,6 +6,20 @@ python -m benchmarks scaling --processes 1,2 --slow 4 --project
 The machine's own speed drifts by more than an exchange costs. So the same processes train together,
 then one of them alone, then all side by side without any exchange, in turns of a second each, and
 only turns of one round are compared.
+
+Flags:
+    --processes N,… {1..64} =1,2  counts to measure
+    $JSON
+    --rounds R {1..1000} =12  rounds of turns
+    --slow F {1.0..100}  also train with one process whose steps take F times as long, with and
+        without cuts
+    --slow-steps STEPS {1.0..10000000000} =2000000.0  environment steps of each of these two runs
+    --slow-seeds K {1..100} =1  train both so often; with one the interval of the reward is over
+        links
+    --slow-pace MS {0.0..1000} =10.0  least time of every process's steps in these runs, as on real
+        links
+    --project  measure exchanges between hosts made of namespaces (needs root) and project to 1024
+    --set/assignments* KEY=VALUE  change a key of the quickstart recipe
 """
 
 from __future__ import annotations
@@ -20,11 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import several
 from benchmarks.exchange import measure_exchange, project
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.cli.output import emit_json
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -48,24 +59,6 @@ _TURN = 8
 _WARM_UP, _COUNTED = 3, 2
 """Updates of a slow run that are not counted, and the least that must be."""
 _NEVER = 10**12
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    add = parser.add
-    add("--processes N,…", "counts to measure", several(1, 64), "1,2")
-    add_json(parser, "the figures")
-    add("--rounds R", "rounds of turns", whole(1, 1000), 12)
-    text = "also train with one process whose steps take F times as long, with and without cuts"
-    add("--slow F", text, number(1.0, 100.0))
-    add("--slow-steps STEPS", "environment steps of each of these two runs", number(1, 1e10), 2e6)
-    text = "train both so often; with one the interval of the reward is over links"
-    add("--slow-seeds K", text, whole(1, 100), 1)
-    text = "least time of every process's steps in these runs, as on real links"
-    add("--slow-pace MS", text, number(0.0, 1000.0), 10.0)
-    text = "measure exchanges between hosts made of namespaces (needs root) and project to 1024"
-    add("--project", text, bool)
-    add_assignments(parser, "quickstart recipe")
 
 
 def run(args: Namespace) -> int:

@@ -1,4 +1,11 @@
-"""Measure the simulator on one core: the kernel on three links, beside the reference."""
+"""Measure the simulator on one core: the kernel on three links, beside the reference.
+
+Flags:
+    $JSON
+    --envs N {1..} =256  environments
+    --steps N {1..} =500  steps of 10 ms
+    --repeats N {1..} =5  best of so many
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any
 
-from distrlcc.cli.output import Countdown, add_json, emit_json
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.output import Countdown, emit_json
 from distrlcc.control.state import CWND
 from distrlcc.sim import layout as col
 from distrlcc.sim.reference import Reference
@@ -23,14 +29,6 @@ LINKS: dict[str, tuple[Link, float]] = {
     "trace": (Link(trace="poisson:12:0", delay_ms=20, queue_packets=80), 60.0),
 }
 """Link and window (about 1 BDP) of each measurement."""
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the arguments."""
-    add_json(parser, "the figures")
-    parser.add("--envs", "environments", whole(1), 256)
-    parser.add("--steps", "steps of 10 ms", whole(1), 500)
-    parser.add("--repeats", "best of so many", whole(1), 5)
 
 
 def run(args: Namespace) -> int:

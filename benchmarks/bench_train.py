@@ -2,6 +2,10 @@
 
 One process, one thread. What differs on `one`'s links is the recurrent layer alone: its own minGRU,
 or an LSTM. Speeds are also given beside the LSTM's in the same turns.
+
+Flags:
+    $JSON
+    --seconds N {0.1..} =45.0  time for all of them, s
 """
 
 from __future__ import annotations
@@ -12,8 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from distrlcc.cli.output import add_json, emit_json, note
-from distrlcc.cli.parser import Parser, number
+from distrlcc.cli.output import emit_json, note
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run
@@ -24,12 +27,6 @@ _WARM_UP = 2
 """Updates that are not counted."""
 _LEAST = 3
 """Updates that are counted at least."""
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the arguments."""
-    add_json(parser, "the figures")
-    parser.add("--seconds", "time for all of them, s", number(0.1), 45.0)
 
 
 def run(args: Namespace) -> int:

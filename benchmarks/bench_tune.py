@@ -1,6 +1,22 @@
 """Measure PBT against as many independent members, with the same first values and total steps.
 
 python -m benchmarks tune --seeds 0,1,2 --updates 120 --out runs/bench-tune --json -
+
+Flags:
+    --recipe N =quickstart
+    --set/assignments* KEY=VALUE  change a key of the recipe
+    --updates N {1..}  updates of one member (default: the recipe's total_steps)
+    --cpus-per-trial C {0.01..10000}  cores of one member, may be a fraction
+    --cpus C {1..}  cores of this machine that are used (default: all)
+    --address HOST:PORT  a Ray cluster's head (default: a Ray on this machine)
+    --mutate* KEY=DIST  what is tuned (default: ppo.lr=loguniform:1e-5:1e-2
+        ppo.entropy_coeff=loguniform:1e-4:1e-1)
+    --population N {2..} =8
+    --interval N {1..} =20  updates between two looks
+    --synch  look at all members together
+    --seeds N,… {0..281474976710656} =0,1,2
+    --out! DIR {path}  folder of all tuners' folders
+    $JSON
 """
 
 from __future__ import annotations
@@ -13,35 +29,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import several
 from distrlcc.cli.main import main
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.cli.output import emit_json
 from distrlcc.tune.outcome import REPORTS, standings
 from distrlcc.tune.report import pieces, read_reports
 from distrlcc.tune.tune_config import steps_per_update
 from distrlcc.tune.tuner import read_config
 
 MUTATE = ("ppo.lr=loguniform:1e-5:1e-2", "ppo.entropy_coeff=loguniform:1e-4:1e-1")
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the command's arguments."""
-    add = parser.add
-    add("--recipe", default="quickstart")
-    add_assignments(parser, "recipe")
-    add("--updates N", "updates of one member (default: the recipe's total_steps)", whole(1))
-    add("--cpus-per-trial C", "cores of one member, may be a fraction", number(0.01, 1e4))
-    add("--cpus C", "cores of this machine that are used (default: all)", whole(1))
-    add("--address HOST:PORT", "a Ray cluster's head (default: a Ray on this machine)")
-    add("--mutate KEY=DIST", f"what is tuned (default: {' '.join(MUTATE)})", list)
-    add("--population N", "", whole(2), 8)
-    add("--interval N", "updates between two looks", whole(1), 20)
-    add("--synch", "look at all members together", bool)
-    add("--seeds N,…", "", several(0, 2**48), "0,1,2")
-    add("--out DIR", "folder of all tuners' folders", Path, required=True)
-    add_json(parser, "the figures")
 
 
 def run(args: Namespace) -> int:

@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from distrlcc.cli.main import GROUPS, SECTIONS, find
+from distrlcc.cli.main import GROUPS, SECTIONS, about, find
 from distrlcc.errors import foreign_names
 from distrlcc.policy.policy_file import load_policy, shipped_policies
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
@@ -57,9 +57,9 @@ def commands() -> Iterator[str]:
     os.environ["COLUMNS"] = "100"
     for section, found in SECTIONS.items():
         yield f"## {section.capitalize()}"
-        for command, text in found.items():
+        for command in found:
             names = [f"{command}_{choice}" for choice in GROUPS.get(command, ())] or [command]
-            yield f"### {command}\n\n{text.capitalize()}."
+            yield f"### {command}\n\n{about(command)}"
             yield from (f"```text\n{find(name)[0].format_help()}```" for name in names)
 
 

@@ -606,7 +606,7 @@ def resumed(folder: Path) -> tuple[Document, Parse]:
     run = RunDirectory.create(folder / "run", recipe("quickstart"), tensorboard=False)
     tree = tomllib.loads((run.path / "config.toml").read_text())
     said = {"assignments": [], "keys": {}, "resume": True, "out": run.path, "recipe": None}
-    words = Namespace(**said, storage="", no_tensorboard=True)
+    words = Namespace(**said, storage="", tensorboard=False)
 
     def read(path: Path) -> None:
         RunDirectory.resume(run.path, run_config(words)).close()

@@ -341,7 +341,7 @@ TWICE = (
     ("train quickstart --set ppo.lr=1 ppo={}", "ppo is given twice"),
     ("train quickstart --seed 1 --seed 2", "--seed is given twice"),
     (
-        "train quickstart --engine ray --worker-resource a=1 --worker-resource a=2",
+        "train quickstart --engine ray --learner-resource a=1 --learner-resource a=2",
         "a is there twice",
     ),
     ("cluster start --resource a=1 --resource a=2", "--resource: a is there twice"),

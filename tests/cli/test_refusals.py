@@ -132,7 +132,10 @@ REFUSED = [
     ("evaluate --suite ~nosuch/x.py:f", "x.py"),
     (f"send 127.0.0.1 bbr --seed {10**20}", "is not a whole number from 0 to"),
     ("doctor --interface lo", "--interface is for --address HOST:PORT"),
-    ("emulate --up 12 --down 12 --emulator mahimahi --seed 1 true", "--seed: mahimahi's"),
+    (
+        "emulate --up 12 --down 12 --emulator mahimahi --seed 1 true",
+        "--seed and --emulator mahimahi are not allowed with each other: mahimahi's losses",
+    ),
     (f"emulate --up {'1' * 5000} --down 12 true", "cannot be read"),
     (f"emulate --up 12 --down 12 --log-port {'1' * 5000} log true", "expected a port from 1"),
     ("kernel load one --swap --keep", "leave --keep out"),

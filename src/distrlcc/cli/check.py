@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 from distrlcc.cli.output import Countdown, note
-from distrlcc.cli.parser import Parser, whole
-
-
-def add_sim(parser: Parser) -> None:
-    parser.add("--scenarios N", "how many", whole(1), 200)
-    parser.add("--seed", "which ones", whole(0), 0)
+from distrlcc.errors import ConfigError, DistrlccError, unknown_name
+from distrlcc.sim.check import compare, random_script
+from distrlcc.sim.link import read_log, replay
+from distrlcc.sim.trace import load_trace
 
 
 def run_sim(args: Namespace) -> int:
-    """Compare the compiled simulator with the reference on random scenarios."""
-    from distrlcc.sim.check import compare, random_script
+    """Compare the compiled simulator with the reference on random scenarios.
 
+    Flags:
+        --scenarios N {1..} =200  how many
+        --seed N {0..} =0  which ones
+    """
     mismatches = 0
     for k in Countdown(range(args.scenarios), lambda _: f"comparing {args.scenarios} scenarios"):
         difference = compare(random_script(args.seed, k))
@@ -29,16 +29,13 @@ def run_sim(args: Namespace) -> int:
     return 1 if mismatches else 0
 
 
-def add_link(parser: Parser) -> None:
-    parser.add("log LOG", "log of mm-link", Path)
-    parser.add("--trace TRACE", "the trace that the link ran", required=True)
-
-
 def run_link(args: Namespace) -> int:
-    """Feed a mahimahi log's arrivals to the link model and compare every departure and drop."""
-    from distrlcc.sim.link import read_log, replay
-    from distrlcc.sim.trace import load_trace
+    """Feed a mahimahi log's arrivals to the link model and compare every departure and drop.
 
+    Flags:
+        log LOG {path}  log of mm-link
+        --trace! TRACE  the trace that the link ran
+    """
     result = replay(read_log(args.log), load_trace(args.trace))
     for line in result.mismatches[:10]:
         print(line, file=sys.stderr)
@@ -50,19 +47,17 @@ def run_link(args: Namespace) -> int:
     return 1 if result.mismatches else 0
 
 
-def add_plugin(parser: Parser) -> None:
-    parser.add("reference REF", "./file.py:name, module:name, or as a package registers it")
-    text = "reward, observation, action, suite, scheme, learner, network, explorer or stopper "
-    parser.add("--contract KIND", text + "(default: what it looks like)", default="")
-
-
 def run_plugin(args: Namespace) -> int:
     """Check code of yours against the contract of its kind, and time it.
 
     distrlcc check plugin ./mine.py:reward
+
+    Flags:
+        reference REF  ./file.py:name, module:name, or as a package registers it
+        --contract KIND =  reward, observation, action, suite, scheme, learner, network, explorer or
+            stopper (default: what it looks like)
     """
     from distrlcc.cli.watched import watched
-    from distrlcc.errors import ConfigError
 
     code, line = watched(lambda: _check_plugin(args), f"plugin {args.reference}")
     if code == 2:
@@ -74,7 +69,6 @@ def run_plugin(args: Namespace) -> int:
 def _check_plugin(args: Namespace) -> tuple[int, str]:
     """Return the exit code, and the line to say."""
     from distrlcc.cli.plugin_checks import CHECKS, kind_of
-    from distrlcc.errors import DistrlccError, unknown_name
 
     kind = args.contract
     try:

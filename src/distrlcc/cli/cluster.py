@@ -14,40 +14,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, whole
+from distrlcc.cli.output import emit_json
 from distrlcc.cluster.cluster import join, join_line, start_head, stop
 from distrlcc.cluster.session import AUTO, RayNode, ray_nodes, ray_session
 from distrlcc.cluster.state import DASHBOARD_PORT, name_ports, node_here, token_path
 from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import amounts
 
-_SHOW_TOKEN = "print the cluster's token in the line to paste"
-
-
-def add_start(parser: Parser) -> None:
-    add = parser.add
-    text = "address of this machine, where the head listens; needed where there are several"
-    add("--listen IP", text, default="")
-    add("--port P", "first of the cluster's seven ports", whole(1024, 8254), 6379)
-    _add_share(parser)
-    add("--show-token", _SHOW_TOKEN, bool)
-    add("--no-dashboard", "do without Ray's dashboard, which is on this machine's loopback", bool)
-    text = "for 'ray up' alone: the file that it writes on the head"
-    add("--autoscaling-config FILE", text, Path)
-
-
-def _add_share(parser: Parser) -> None:
-    """Add the arguments that say what of this machine Ray may give away."""
-    add = parser.add
-    add("--interface NAME", "network interface to use, as eth0 or wg0", default="")
-    add("--cpus N", "cores that Ray may give away here (default: all)", whole(0, 1e5))
-    add("--gpus N", "GPUs that Ray may give away here (default: all)", whole(0, 1000))
-    text, kind = "memory for objects (default: 30%% of all)", whole(80, 1e7)
-    add("--object-store-mb MB", text, kind)
-    text = "another resource of this machine, as learner=1; may be repeated"
-    add("--resource NAME=AMOUNT", text, default=[], action="append")
-    add("--allow-public", "listen on a public address", bool)
+_SHARE = """
+    --interface NAME =  network interface to use, as eth0 or wg0
+    --cpus N {0..100000}  cores that Ray may give away here (default: all)
+    --gpus N {0..1000}  GPUs that Ray may give away here (default: all)
+    --object-store-mb MB {80..10000000}  memory for objects (default: 30% of all)
+    --resource+ NAME=AMOUNT  another resource of this machine, as learner=1
+    --allow-public  listen on a public address
+"""
 
 
 def run_start(args: Namespace) -> int:
@@ -55,9 +36,18 @@ def run_start(args: Namespace) -> int:
 
     distrlcc cluster start
     distrlcc cluster start --listen 10.0.0.1 --cpus 8 --show-token
+
+    Flags:
+        --listen IP =  address of this machine, where the head listens; needed where there are
+            several
+        --port P {1024..8254} =6379  first of the cluster's seven ports
+        $_SHARE
+        --show-token  print the cluster's token in the line to paste
+        --no-dashboard  do without Ray's dashboard, which is on this machine's loopback
+        --autoscaling-config FILE {path}  for 'ray up' alone: the file that it writes on the head
     """
     # Translate the arguments into flags of `ray start`, and start.
-    flags = [*_ray_flags(args), f"--include-dashboard={str(not args.no_dashboard).lower()}"]
+    flags = [*_ray_flags(args), f"--include-dashboard={str(args.dashboard).lower()}"]
     scaling = args.autoscaling_config
     if scaling is not None:
         path = Path(os.path.expanduser(scaling))
@@ -76,7 +66,7 @@ def run_start(args: Namespace) -> int:
     alone = ip_address(node.address).is_loopback
     if not alone:
         print(f"Let the other machines reach ports {name_ports(node.port)}, and each other too.")
-    if not args.no_dashboard:
+    if args.dashboard:
         print(f"Dashboard, on this machine only: http://127.0.0.1:{DASHBOARD_PORT}")
     print(f"The token is in {token_path()}.")
     if alone:
@@ -100,17 +90,15 @@ def _ray_flags(args: Namespace) -> list[str]:
     return [f"{flag}={value}" for flag, value in named.items() if value is not None]
 
 
-def add_join(parser: Parser) -> None:
-    parser.add("head HOST:PORT", "the cluster's head")
-    _add_share(parser)
-    text = "join again by itself whenever the head was lost, or gave this machine up"
-    parser.add("--rejoin", text, bool)
-
-
 def run_join(args: Namespace) -> int:
     """Let this machine join a Ray cluster; versions and the token are compared before Ray starts.
 
     distrlcc cluster join 10.0.0.1:6379
+
+    Flags:
+        head HOST:PORT  the cluster's head
+        $_SHARE
+        --rejoin  join again by itself whenever the head was lost, or gave this machine up
     """
     asked = f"Token of the cluster at {args.head}: "
     node = join(
@@ -127,13 +115,13 @@ def run_join(args: Namespace) -> int:
     return 0
 
 
-def add_status(parser: Parser) -> None:
-    parser.add("--show-token", _SHOW_TOKEN, bool)
-    add_json(parser, "the machines")
-
-
 def run_status(args: Namespace) -> int:
-    """Show the cluster that this machine is in, and its machines."""
+    """Show the cluster that this machine is in, and its machines.
+
+    Flags:
+        --show-token  print the cluster's token in the line to paste
+        --json FILE {json}  write the machines as JSON; - for stdout
+    """
     here = node_here()
     with ray_session(AUTO) as ray:
         nodes = ray_nodes(ray)

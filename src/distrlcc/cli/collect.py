@@ -3,51 +3,45 @@
 distrlcc collect oracle --suite random --steps 1000000 --out data/oracle
 distrlcc collect cubic,bbr,vegas,copa --suite cellular --out data/best-of-four
 distrlcc collect cubic --episodes 64 --out data/cubic --set env.action=fast-rate
+
+Flags, in any order:
+    scheme SCHEME  the expert: oracle, cubic, bbr and so on; of several (cubic,bbr,copa) each link
+        has the best
+    --scheme {gone}  name the expert first, as in 'collect oracle'
+    --expert {gone}  name the expert first, as in 'collect oracle'
+    --out! DIR {path}  a new folder
+    --suite SUITE  a suite, TOML file or folder of traces (default: the recipe's suites)
+    --steps N {1..} sets steps  whole episodes up to N steps (default: 1000000)
+    --episodes N {1..} sets episodes  N episodes
+    --num-envs N {1..} sets num_envs  episodes side by side (default: 256)
+    --seed N {0..} sets seed  which links
+    --disturb SHARE {0.0..0.5} sets disturb  share of random actions, from which the oracle comes
+        back (default: 0.1 for it)
+    --split {train|validation|test} sets split  default: train
+    --recipe RECIPE =quickstart  whose observations, actions and reward
+    --set/assignments* KEY=VALUE  change a key of the environment, such as env.step_ms=20
+    --shard-steps N {1..} sets shard_steps  steps in a file (default: 262144)
+
+Rules:
+    --steps: not with --episodes
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 from distrlcc.cli.output import counted, note
-from distrlcc.cli.parser import Parser, assignments, number, whole
-from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.cli.parser import assignments
 from distrlcc.config import override
+from distrlcc.data.writer import check_vacant
 from distrlcc.recipes.registry import recipe
-
-
-def add_arguments(parser: Parser) -> None:
-    add = parser.add
-    text = "the expert: oracle, cubic, bbr, …; of several (cubic,bbr,copa) each link has the best"
-    add("scheme SCHEME", text)
-    parser.intermixed = True
-    for flag in ("--scheme", "--expert"):
-        parser.gone(flag, ": name the expert first, as in 'collect oracle'")
-    add("--out DIR", "a new folder", Path, required=True)
-    add("--suite SUITE", "a suite, TOML file or folder of traces (default: the recipe's suites)")
-    amount = parser.add_mutually_exclusive_group()
-    text = "whole episodes up to N steps (default: 1000000)"
-    add("--steps N", text, whole(1), to=amount, key="steps")
-    add("--episodes N", "N episodes", whole(1), to=amount, key="episodes")
-    add("--num-envs N", "episodes side by side (default: 256)", whole(1), key="num_envs")
-    add("--seed N", "which links", whole(0), key="seed")
-    text = "share of random actions, from which the oracle comes back (default: 0.1 for it)"
-    add("--disturb SHARE", text, number(0, 0.5), key="disturb")
-    splits = ("train", "validation", "test")
-    add("--split", "default: train", key="split", choices=splits)
-    add("--recipe RECIPE", "whose observations, actions and reward", default="quickstart")
-    add_assignments(parser, "environment, such as env.step_ms=20")
-    add("--shard-steps N", "steps in a file (default: 262144)", whole(1), key="shard_steps")
+from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
+from distrlcc.runs.progress import Progress
 
 
 def run(args: Namespace) -> int:
     """Collect, and say what was collected."""
-    from distrlcc.data.writer import check_vacant
-    from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
-    from distrlcc.runs.progress import Progress
-
     env = recipe(args.recipe).env
     if args.suite is not None:
         env = replace(env, suites=(args.suite,), suite_weights=())

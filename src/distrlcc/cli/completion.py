@@ -1,6 +1,9 @@
 """Print a script with which a shell completes our commands, flags and files.
 
 distrlcc completion bash > ~/.local/share/bash-completion/completions/distrlcc
+
+Flags:
+    shell SHELL {bash|zsh|tcsh|fish|powershell}  one of bash, zsh, tcsh, fish, powershell
 """
 
 from __future__ import annotations
@@ -12,11 +15,6 @@ import shtab
 from distrlcc.cli.parser import Parser
 
 
-def add_arguments(parser: Parser) -> None:
-    shells = tuple(shtab.SUPPORTED_SHELLS)
-    parser.add("shell SHELL", f"one of {', '.join(shells)}", choices=shells)
-
-
 def run(args: Namespace) -> int:
     """Print it."""
     print(shtab.complete(whole_parser(), args.shell))
@@ -25,18 +23,21 @@ def run(args: Namespace) -> int:
 
 def whole_parser() -> ArgumentParser:
     """Return one parser with all commands, each of which has its own otherwise."""
-    from distrlcc.cli.main import COMMANDS, GROUPS
+    from distrlcc.cli.main import COMMANDS, GROUPS, about
 
     parser = ArgumentParser("distrlcc")
     commands = parser.add_subparsers()
-    for command, text in COMMANDS.items():
+    for command in COMMANDS:
+        text = about(command)
         if command not in GROUPS:
             commands.add_parser(command, help=text, parents=[_own(command)], add_help=False)
             continue
         group = commands.add_parser(command, help=text).add_subparsers()
-        for name, said in GROUPS[command].items():
-            own = _own(f"{command}_{name}")
-            group.add_parser(name, help=said, parents=[own], add_help=False)
+        for name in (f"{command}_{each}" for each in GROUPS[command]):
+            said = about(name)
+            group.add_parser(
+                name.partition("_")[2], help=said, parents=[_own(name)], add_help=False
+            )
     return parser
 
 

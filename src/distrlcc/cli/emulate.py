@@ -2,6 +2,45 @@
 
 What COMMAND sends meets the queue and the bottleneck, then random loss, then delay; what comes back
 likewise. Services outside are reached at the address in $MAHIMAHI_BASE.
+
+distrlcc emulate --up 12 --down 12 --delay 20 --queue droptail:packets=100 -- ./sender
+distrlcc emulate --up 12mbit --down cellular:7 --log up.log -- sh -c 'ping -c 3 $MAHIMAHI_BASE'
+distrlcc emulate --up LTE.up --down LTE.down --delay 20 --loss 0.01     (your shell)
+distrlcc emulate --scenario random/test/17 -- ./sender
+distrlcc emulate --emulator mahimahi --up 12 --down 12 --delay 20 -- ./sender
+
+Flags:
+    --up RATE|TRACE  from COMMAND: Mbit/s, 500kbit, or a mahimahi trace
+    --down RATE|TRACE  to COMMAND, likewise
+    --scenario ID|FILE  a simulator's link with its changes, as the uplink
+    --delay MS {0.0..60000}  one way, each direction (default: 0)
+    --jitter [KIND:]MS  each packet waits from 0 to this, too, each direction, and none overtakes
+        another; KIND:MS is jitter of another kind: normal, exponential, correlated, bursts
+        (default: 0)
+    --reorder P:MS  so many packets come MS late, each direction, and are overtaken, such as 0.2:6
+    --loss P {0.0..1}  probability of loss, uplink (default: 0)
+    --loss-down P {0.0..1} =0.0  downlink (default: 0)
+    --queue SPEC  both directions' queue: infinite (default), packets, or droptail, drophead, codel,
+        pie, each with :packets=N or :bytes=N
+    --queue-down SPEC  the downlink's own
+    --log FILE {path}  write the uplink's log, as mahimahi does
+    --log-down FILE {path}  the downlink's
+    --log-port+ PORT FILE  write the uplink's log of the packets to or from this UDP or TCP port
+        alone, with all opportunities
+    --begin {start|data} =start  the link's time begins at once, or with the first full packet from
+        COMMAND; until then there are a delay and an opportunity each ms
+    --seed N {0..281474976710656}  of losses and of PIE (default: 0)
+    --outside COMMAND {words}  run this program outside meanwhile, such as a server; sh -c 'LINE'
+        for a shell's line
+    --emulator {own|mahimahi} =own  which one
+    command... COMMAND  what runs behind the link (default: $SHELL)
+
+Rules:
+    --begin --log-port: not with --emulator mahimahi; its links begin at once and its logs hold all
+        packets, leave one out
+    --seed: not with --emulator mahimahi; mahimahi's losses have seeds of their own, leave it out
+    --up --delay --jitter --reorder --loss --queue: not with --scenario; the scenario says that
+    --queue-down --log-down: needs --down; the downlink has no bottleneck, give --down
 """
 
 from __future__ import annotations
@@ -9,13 +48,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from argparse import REMAINDER, Namespace
+from argparse import Namespace
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.cli.output import note
-from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.errors import ConfigError
 from distrlcc.net.link_config import LinkConfig, direction, downlink, load_scenario, uplink
 from distrlcc.net.link_log import LinkLog
@@ -23,60 +61,7 @@ from distrlcc.net.mahimahi import run_mahimahi
 from distrlcc.net.namespace import enter_user_namespace, is_privileged
 from distrlcc.net.shell import Job, run_shell
 from distrlcc.sim.queues import QueueSpec, parse_queue
-from distrlcc.sim.scenario import JITTERS, parse_jitter, parse_reorder
-
-_EXAMPLES = """examples:
-  distrlcc emulate --up 12 --down 12 --delay 20 --queue droptail:packets=100 -- ./sender
-  distrlcc emulate --up 12mbit --down cellular:7 --log up.log -- sh -c 'ping -c 3 $MAHIMAHI_BASE'
-  distrlcc emulate --up LTE.up --down LTE.down --delay 20 --loss 0.01     (your shell)
-  distrlcc emulate --scenario random/test/17 -- ./sender
-  distrlcc emulate --emulator mahimahi --up 12 --down 12 --delay 20 -- ./sender
-"""
-
-
-def add_arguments(parser: Parser) -> None:
-    parser.usage = "distrlcc emulate --up RATE|TRACE --down RATE|TRACE [options] [--] [COMMAND ...]"
-    parser.epilog = _EXAMPLES
-    add = parser.add
-    # The link.
-    add("--up RATE|TRACE", "from COMMAND: Mbit/s, 500kbit, or a mahimahi trace")
-    add("--down RATE|TRACE", "to COMMAND, likewise")
-    add("--scenario ID|FILE", "a simulator's link with its changes, as the uplink")
-    add("--delay MS", "one way, each direction (default: 0)", number(0, 60_000))
-    text = (
-        "each packet waits from 0 to this, too, each direction, and none overtakes another; "
-        f"KIND:MS is jitter of another kind: {', '.join(JITTERS[1:])} (default: 0)"
-    )
-    add("--jitter [KIND:]MS", text)
-    text = "so many packets come MS late, each direction, and are overtaken, such as 0.2:6"
-    add("--reorder P:MS", text)
-    add("--loss P", "probability of loss, uplink (default: 0)", number(0, 1))
-    add("--loss-down P", "downlink (default: 0)", number(0, 1), 0.0)
-    text = (
-        "both directions' queue: infinite (default), packets, or droptail, drophead, codel, pie, "
-        "each with :packets=N or :bytes=N"
-    )
-    add("--queue SPEC", text)
-    add("--queue-down SPEC", "the downlink's own")
-    # Its logs.
-    add("--log FILE", "write the uplink's log, as mahimahi does", Path)
-    add("--log-down FILE", "the downlink's", Path)
-    text = (
-        "write the uplink's log of the packets to or from this UDP or TCP port alone, with all "
-        "opportunities; again for further ports"
-    )
-    add("--log-port PORT FILE", text, default=[], nargs=2, action="append")
-    # When it begins, and what runs.
-    text = (
-        "the link's time begins at once, or with the first full packet from COMMAND; until then "
-        "there are a delay and an opportunity each ms"
-    )
-    add("--begin", text, default="start", choices=("start", "data"))
-    add("--seed N", "of losses and of PIE (default: 0)", whole(0, 2**48))
-    text = "run this program outside meanwhile, such as a server; sh -c '…' for a shell line"
-    add("--outside COMMAND", text, _words)
-    add("--emulator", "which one", default="own", choices=("own", "mahimahi"))
-    add("command COMMAND", "what runs behind the link (default: $SHELL)", nargs=REMAINDER)
+from distrlcc.sim.scenario import parse_jitter, parse_reorder
 
 
 def run(args: Namespace) -> int:
@@ -86,16 +71,8 @@ def run(args: Namespace) -> int:
     command = command or [os.environ.get("SHELL") or "/bin/sh"]
     link = replace(_link(args), waits=args.begin == "data")
     if args.emulator == "mahimahi":
-        if link.waits:
-            raise ConfigError("--begin data: mahimahi's links begin at once; leave one out")
-        if args.seed is not None:
-            raise ConfigError("--seed: mahimahi's losses have seeds of their own; leave it out")
-        if args.log_port:
-            raise ConfigError("--log-port: mahimahi's logs hold all packets; leave one out")
         logs = (args.log, args.log_down)
         return run_mahimahi(link, command, logs=logs, outside=args.outside)
-    if args.log_down is not None and link.down.times is None:
-        raise ConfigError("--log-down: the downlink has no bottleneck to log; give --down")
     # Run behind it.
     with ExitStack() as stack:
         up, down = (
@@ -136,7 +113,7 @@ def _logs(args: Namespace) -> tuple[list[tuple[Path, int | None]], list[tuple[Pa
     return up, down
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -164,15 +141,6 @@ def _link(args: Namespace) -> LinkConfig:
         down = direction(args.down, queue=queue_down, loss=args.loss_down, **both)
         return LinkConfig(up, down, args.seed or 0)
     # Or the uplink from a scenario.
-    clash = [
-        flag
-        for flag in ("up", "delay", "jitter", "reorder", "loss", "queue")
-        if getattr(args, flag) is not None
-    ]
-    if clash:
-        raise ConfigError(f"--{clash[0]} and --scenario: the scenario says that; leave one out")
-    if args.queue_down is not None and args.down is None:
-        raise ConfigError("--queue-down: the downlink has no bottleneck; give --down")
     scenario = load_scenario(args.scenario)
     down = downlink(scenario.link)
     if args.down is not None:

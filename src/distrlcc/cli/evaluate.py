@@ -7,6 +7,45 @@ distrlcc evaluate --against cubic,bbr,copa --suite dynamic --links 64 --json -
 distrlcc evaluate runs/demo --world emulated --links 3 --out report     (real packets)
 distrlcc evaluate one --scorecard --gates --trace traces/*.down --out report    (all kinds)
 distrlcc evaluate --world emulated --as kernel --links 3           (in the kernel's TCP, too)
+
+Flags:
+    $CONTENDERS
+    --against A,B,…  schemes, or none (default: cubic,bbr,vegas,copa,reno,oracle; of real packets
+        what the kernel has of kernel-cubic,kernel-bbr,kernel-reno)
+    --world {simulated|emulated} =simulated  emulated: real packets on emulated links, one after
+        another in real time, beside the kernel's TCP as kernel-NAME and programs as 'cmd:SENDER ::
+        RECEIVER'
+    --others {ours|kernel}  what an emulated link's other flows are: our schemes over UDP or the
+        kernel's TCP of these names (default: beside kernel-NAME the kernel's where it has them,
+        else ours)
+    --as/also WHAT {kernel|}  kernel: put each POLICY into the kernel's TCP as well, and measure it
+        as kernel-POLICY
+    --flows N,… {1..32} =  measure what is in the kernel's TCP as N flows at once, too, as iperf3 -P
+        does, on a link of 96 Mbit/s, 10 ms one way and a queue of 300 packets; such as 1,4,32
+    --scorecard  all kinds of links, with the gates that a policy for every link should pass; on
+        each --trace, the greatest power of the schemes, LEDBAT among them; a line says what it
+        misses
+    --gates  of --scorecard: exit code 1 where a policy misses a gate
+    --retries N {0..} =2  run a run of real packets that does not count again, at most N times
+    --suite SUITE  a suite, TOML file or folder of traces (default: random)
+    --trace* FILE  trace files, or cellular:SEED
+    --delay MS {0.0..60000}  of the traces' links, one way (default: 20)
+    --queue SPEC  of the traces' links: packets, or droptail:bytes=N, codel:packets=N, … (default:
+        100)
+    --loss P {0.0..1}  of the traces' links, at random (default: 0)
+    --links N {1..}  at most N links of the suite
+    --seeds N {1..}  runs of each link (default: 5; of real packets 1)
+    --series LINK,… =  links drawn over time (default: two)
+    --out DIR {path}  write the report there
+    $JSON
+
+Rules:
+    --others: for --world emulated; simulated flows are always ours
+    --flows: for --world emulated; 'distrlcc fairness' simulates several
+    --retries: for --world emulated; a simulated run is always the same
+    --suite --delay --queue --loss --links --seeds --series: not with --scorecard
+    --scorecard: not with --world emulated; its links are simulated
+    --delay --queue --loss: for --trace; suites have their own
 """
 
 from __future__ import annotations
@@ -16,15 +55,12 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import (
-    ALWAYS,
     Countdown,
-    add_json,
     check_report,
     command_line,
     console,
@@ -32,18 +68,24 @@ from distrlcc.cli.output import (
     emit_json,
     note,
 )
-from distrlcc.cli.parser import Parser, number, whole
-from distrlcc.config import NONE
 from distrlcc.errors import ConfigError, LinkError, listed, once
+from distrlcc.evaluation.contender import (
+    Contender,
+    kernel_note,
+)
+from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
+from distrlcc.evaluation.kernel_policy import in_kernel, kernel_work, registered
+from distrlcc.evaluation.parallel_flows import ParallelFlows, measure_parallel
+from distrlcc.evaluation.runner import check_scenario, evaluate
+from distrlcc.evaluation.scores import SchemeScores, Series
+from distrlcc.evaluation.sim_to_real import compare
+from distrlcc.evaluation.summary import print_table, summarise, to_json
 from distrlcc.files import write_atomically
+from distrlcc.net.kernel_tcp import KernelControl
 from distrlcc.policy.spec import DEFAULT
-
-if TYPE_CHECKING:
-    from distrlcc.evaluation.contender import Contender
-    from distrlcc.evaluation.parallel_flows import ParallelFlows
-    from distrlcc.evaluation.scores import SchemeScores, Series
-    from distrlcc.net.kernel_tcp import KernelControl
-    from distrlcc.sim.scenario import Scenario
+from distrlcc.runs.identity import package_versions
+from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.suites import load_suite, trace_suite
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
@@ -55,64 +97,16 @@ _OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
 """What is said of the links of traces, and what it is of a link."""
 
 
-def add_arguments(parser: Parser) -> None:
-    add_contenders(parser, AGAINST, real=EMULATED_AGAINST)
-    add = parser.add
-    text = (
-        "emulated: real packets on emulated links, one after another in real time, beside "
-        "the kernel's TCP as kernel-NAME and programs as 'cmd:SENDER :: RECEIVER'"
-    )
-    add("--world", text, default="simulated", choices=("simulated", "emulated"))
-    text = (
-        "what an emulated link's other flows are: our schemes over UDP or the kernel's TCP of "
-        "these names (default: beside kernel-NAME the kernel's where it has them, else ours)"
-    )
-    add("--others", text, choices=("ours", "kernel"))
-    text = "kernel: put each POLICY into the kernel's TCP as well, and measure it as kernel-POLICY"
-    add("--as WHAT", text, choices=("kernel",), dest="also")
-    text = (
-        "measure what is in the kernel's TCP as N flows at once, too, as iperf3 -P does, on a link "
-        "of 96 Mbit/s, 10 ms one way and a queue of 300 packets; such as 1,4,32"
-    )
-    add("--flows N,…", text, _counts, default="")
-    text = (
-        "all kinds of links, with the gates that a policy for every link should pass; on each "
-        "--trace, the greatest power of the schemes, LEDBAT among them; a line says what it misses"
-    )
-    add("--scorecard", text, bool)
-    add("--gates", "of --scorecard: exit code 1 where a policy misses a gate", bool)
-    text = "run a run of real packets that does not count again, at most N times (default: 2)"
-    add("--retries N", text, whole(0))
-    add("--suite SUITE", "a suite, TOML file or folder of traces (default: random)")
-    add("--trace FILE", "trace files, or cellular:SEED", list)
-    add("--delay MS", "of the traces' links, one way (default: 20)", number(0, 60_000))
-    text = "of the traces' links: packets, or droptail:bytes=N, codel:packets=N, … (default: 100)"
-    add("--queue SPEC", text)
-    add("--loss P", "of the traces' links, at random (default: 0)", number(0, 1))
-    add("--links N", "at most N links of the suite", whole(1))
-    add("--seeds N", "runs of each link (default: 5; of real packets 1)", whole(1))
-    add("--series LINK,…", "links drawn over time (default: two)", default="")
-    add("--out DIR", "write the report there", Path)
-    add_json(parser)
-
-
 def run(args: Namespace) -> int:
     """Evaluate, print the tables, write the report."""
     # What is measured on which links.
     once(args.trace, "--trace: ")
     real = args.world == "emulated"
-    if args.others is not None and not real:
-        raise ConfigError("--others is for --world emulated; simulated flows are always ours")
     if args.against is None:
         args.senders = args.senders or [DEFAULT]
         args.against = known_to_the_kernel(EMULATED_AGAINST) if real else AGAINST
         if args.scorecard and not real:
             args.against += ",ledbat"
-    if args.flows and not real:
-        raise ConfigError("--flows is for --world emulated; 'distrlcc fairness' simulates several")
-    if args.retries is not None and not real:
-        raise ConfigError("--retries is for --world emulated; a simulated run is always the same")
-    args.retries = 2 if args.retries is None else args.retries
     contenders = contenders_of(args, real=real)
     if args.gates and not (args.scorecard and any(one.learned for one in contenders)):
         raise ConfigError("--gates is for a policy's --scorecard; it judges what that measures")
@@ -138,11 +132,6 @@ def known_to_the_kernel(schemes: str) -> str:
 def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
     from distrlcc.evaluation.scorecard import BENCHMARKS, on_traces, score
 
-    given = ("world", "suite", *_OF_TRACES, "links", "seeds", "series", "also", "flows")
-    for name in given:
-        if getattr(args, name) not in (None, "", [], "simulated"):
-            word = "as" if name == "also" else name
-            raise ConfigError(f"--scorecard has links of its own; leave out --{word}")
     benchmarks = (*BENCHMARKS, *on_traces(args.trace))
     check_report(args.out)
     card = score(contenders, Countdown(benchmarks, lambda benchmark: benchmark.label))
@@ -168,8 +157,6 @@ def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[Ke
         return
     if args.world != "emulated" or not any(one.learned for one in contenders):
         raise ConfigError("--as kernel is for a POLICY and --world emulated")
-    from distrlcc.evaluation.kernel_policy import in_kernel, registered
-
     policies = [contender for contender in contenders if contender.learned]
     _end_on_signals()
     with registered(policies) as controls:
@@ -190,10 +177,6 @@ def _evaluate(
     scenarios: list[Scenario],
     controls: Sequence[KernelControl],
 ) -> int:
-    from distrlcc.evaluation.emulated import real_flows
-    from distrlcc.evaluation.runner import evaluate
-    from distrlcc.evaluation.summary import print_table, summarise, to_json
-
     # All that can be refused is refused before the first run.
     real = args.world == "emulated"
     for scenario, contender in product(scenarios, contenders if real else ()):
@@ -215,10 +198,6 @@ def _evaluate(
     # Real packets: the simulator beside them, and what a reader of the figures must know.
     failed = list[str]()
     if real:
-        from distrlcc.evaluation.kernel_policy import kernel_work
-        from distrlcc.evaluation.parallel_flows import measure_parallel
-        from distrlcc.evaluation.sim_to_real import compare
-
         models = [contender.simulated() for contender in contenders]
         pairs = [
             (one, evaluate(model, scenarios, seeds=args.seeds)[0])
@@ -239,7 +218,6 @@ def _evaluate(
     # The report.
     if args.out is not None:
         from distrlcc.evaluation.report import ReportInfo, comparison_page, write_report
-        from distrlcc.runs.identity import package_versions
 
         names = [args.suite or "random"] if args.suite or not args.trace else []
         names += [Path(trace).name for trace in args.trace]
@@ -264,13 +242,8 @@ def _evaluate(
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
-    from distrlcc.evaluation.runner import check_scenario
-    from distrlcc.sim.suites import load_suite, trace_suite
-
     given = {name: getattr(args, name) for name in _OF_TRACES}
     link = {_OF_TRACES[name]: value for name, value in given.items() if value is not None}
-    if link and not args.trace:
-        raise ConfigError("--delay, --queue and --loss are for --trace; suites have their own")
     if args.links and args.trace and args.suite is None:
         raise ConfigError("--links is for --suite; of --trace all run that are named")
     scenarios: list[Scenario] = []
@@ -306,9 +279,6 @@ def _measure(
     drawn: tuple[int, ...],
 ) -> list[tuple[SchemeScores, list[Series]]]:
     """Run all; one line for each run that does not count."""
-    from distrlcc.evaluation.emulated import busy, evaluate_emulated
-    from distrlcc.evaluation.runner import evaluate
-
     found = []
     if args.world == "simulated":
         links = counted(scenarios)
@@ -360,8 +330,6 @@ def _notes(
     contenders: Sequence[Contender], scenarios: Sequence[Scenario], others: str | None
 ) -> list[str]:
     """Return what a reader of real packets' figures must know."""
-    from distrlcc.evaluation.contender import kernel_note
-
     kernels = any(contender.is_kernel for contender in contenders)
     notes = [kernel_note()] if kernels else []
     notes += [f"{one.name} is {one.program[0]!r}" for one in contenders if one.program[0]]
@@ -374,60 +342,3 @@ def _notes(
             f"{what}, and simulated our schemes."
         )
     return notes
-
-
-def add_contenders(parser: Parser, against: str, *, real: str | None = None) -> None:
-    """Add the arguments that `contenders_of` reads.
-
-    Where the command has schemes for real packets, too, it chooses the default ones itself.
-    """
-    parser.add("senders SENDER", "policy files, runs, shipped policies, or schemes", nargs="*")
-    for flag in ("--policy", "--scheme"):
-        parser.gone(flag, ": policies stand first, schemes in a list: one --against cubic,bbr")
-    more = "" if real is None else f"; of real packets what the kernel has of {real}"
-    default = against if real is None else None
-    text = f"schemes, or none (default: {against}{more})"
-    parser.add("--against A,B,…", text, default=default)
-    text = (
-        "0: throughput, 1: delay, for policies trained with preferences; each is measured "
-        "once for each (default: the policy's own)"
-    )
-    parser.add("--prefer P,…", text, _preferences, default="")
-    parser.add("--always", ALWAYS, bool)
-
-
-def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
-    """Return the policies and schemes that `add_contenders`'s arguments name."""
-    from distrlcc.evaluation.contender import (
-        contender_from_scheme,
-        contender_named,
-        distinct,
-        is_scheme,
-    )
-
-    senders = once(args.senders)
-    given = [] if args.against == NONE else listed(args.against, "--against")
-    against = [name for name in given if name not in senders]
-    contenders = [
-        contender_named(sender, prefer, real=real)
-        for sender in senders
-        for prefer in ([None] if is_scheme(sender, real=real) else args.prefer or [None])
-    ]
-    for flag in ("prefer", "always"):
-        if getattr(args, flag) and not any(one.learned for one in contenders):
-            raise ConfigError(f"--{flag} is for a policy; there is none")
-    contenders = [replace(one, always=args.always and one.learned) for one in contenders]
-    contenders += [contender_from_scheme(name, real=real) for name in against]
-    if not contenders:
-        raise ConfigError("nothing to evaluate; name a SENDER or --against SCHEMES")
-    return distinct(contenders)
-
-
-def _counts(text: str) -> list[int]:
-    from distrlcc.env.config import MAX_AGENTS
-
-    return listed(text, "--flows", whole(1, MAX_AGENTS))
-
-
-def _preferences(text: str) -> list[float]:
-    return listed(text, "--prefer", number(0.0, 1.0))

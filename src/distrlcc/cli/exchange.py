@@ -1,29 +1,26 @@
-"""Policies from other frameworks, and for other programs."""
+"""Turn another framework's model into a policy file, or a policy into a model for others."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
-from distrlcc.cli.parser import Parser
-from distrlcc.cli.run_arguments import add_assignments
 from distrlcc.config import override
+from distrlcc.env.config import EnvConfig
 from distrlcc.files import require_output, write_output
-
-
-def add_export(parser: Parser) -> None:
-    parser.add("policy POLICY", "a policy's file, a run, or the name of a shipped one")
-    parser.add("--onnx FILE", "where to write it", Path, required=True)
-    parser.gone("--torchscript", ": torch deprecates TorchScript; --onnx gives the same actions")
+from distrlcc.policy.policy_file import find_policy, load_policy, save_policy
 
 
 def run_export(args: Namespace) -> int:
     """Write a policy as an ONNX model, which other programs run without distrlcc.
 
     distrlcc export one --onnx one.onnx
+
+    Flags:
+        policy POLICY  a policy's file, a run, or the name of a shipped one
+        --onnx! FILE {path}  where to write it
+        --torchscript {gone}  torch deprecates TorchScript; --onnx gives the same actions
     """
     from distrlcc.policy.export import onnx_model
-    from distrlcc.policy.policy_file import find_policy, load_policy
 
     policy = find_policy(args.policy)
     require_output(args.onnx, policy)
@@ -32,21 +29,19 @@ def run_export(args: Namespace) -> int:
     return 0
 
 
-def add_import_sb3(parser: Parser) -> None:
-    parser.add("model FILE", "what SB3's model.save wrote, a .zip", Path)
-    parser.add("--out FILE", "where to write the policy", Path, required=True)
-    text = "of the dense layers, SB3's activation_fn (default: as the file says)"
-    parser.add("--activation", text, default="", choices=("tanh", "relu"))
-    add_assignments(parser, "environment it was trained on, such as action=fine")
-
-
 def run_import_sb3(args: Namespace) -> int:
     """Turn a model of Stable-Baselines3 into a policy file, which evaluates and sends.
 
     distrlcc import sb3 model.zip --out mine.safetensors
+
+    Flags:
+        model FILE {path}  what SB3's model.save wrote, a .zip
+        --out! FILE {path}  where to write the policy
+        --activation {tanh|relu} =  of the dense layers, SB3's activation_fn (default: as the file
+            says)
+        --set/assignments* KEY=VALUE  change a key of the environment it was trained on, such as
+            action=fine
     """
-    from distrlcc.env.config import EnvConfig
-    from distrlcc.policy.policy_file import save_policy
     from distrlcc.sb3 import read_model
 
     require_output(args.out, args.model)

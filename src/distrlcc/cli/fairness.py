@@ -1,51 +1,43 @@
-"""Measure how policies and schemes share links: with their own kind, beside others, and alone.
+"""Measure how policies and schemes share links, with their own kind and with others.
 
 distrlcc fairness runs/mine --against cubic,bbr,vegas,copa
 distrlcc fairness policy.safetensors --suite shared-4 --links 64 --seeds 3 --out report
 distrlcc fairness --against cubic,bbr --suite beside-cubic,mine.toml --json -
+
+Flags:
+    $CONTENDERS
+    --against A,B,… =cubic,bbr,vegas,copa  schemes, or none
+    --suite A,B,… =shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random  suites or TOML
+        files, all of whose agents run the policy or the scheme; on random a flow is alone
+    --links N {1..} =16  at most N links of each
+    --seeds N {1..} =1  runs of each link
+    --out DIR {path}  write the report there
+    $JSON
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
-from distrlcc.cli.evaluate import add_contenders, contenders_of
+from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import (
     Countdown,
-    add_json,
     check_report,
     command_line,
     console,
     counted,
     emit_json,
 )
-from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, listed
+from distrlcc.evaluation.fairness import LEAST_S
+from distrlcc.evaluation.fairness_summary import measure, table, to_json
+from distrlcc.sim.suites import check_agents, load_suite
 
 SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
-def add_arguments(parser: Parser) -> None:
-    add_contenders(parser, "cubic,bbr,vegas,copa")
-    add = parser.add
-    text = (
-        "suites or TOML files, all of whose agents run the policy or the scheme; on random a flow "
-        "is alone"
-    )
-    add("--suite A,B,…", text, default=SUITES)
-    add("--links N", "at most N links of each", whole(1), 16)
-    add("--seeds N", "runs of each link", whole(1), 1)
-    add("--out DIR", "write the report there", Path)
-    add_json(parser)
-
-
 def run(args: Namespace) -> int:
     """Measure, print the tables, write the report."""
-    from distrlcc.evaluation.fairness import LEAST_S
-    from distrlcc.evaluation.fairness_summary import measure, table, to_json
-    from distrlcc.sim.suites import check_agents, load_suite
-
     # All that can be refused is refused before the first run.
     contenders, names = contenders_of(args), listed(args.suite, "--suite")
     suites = {name: load_suite(name).scenarios("test", args.links) for name in names}

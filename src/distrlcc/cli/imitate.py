@@ -4,6 +4,18 @@ distrlcc imitate data/oracle --out runs/oracle
 distrlcc imitate data/oracle --processes 2
 distrlcc imitate data/cubic --set network.kind=lstm network.hidden=[64,64] imitation.lr=1e-3
 distrlcc imitate --resume --out runs/oracle --epochs 20
+
+Flags:
+    data? DATA  a folder that 'distrlcc collect' wrote
+    --set/assignments* KEY=VALUE  change a key of the configuration, such as imitation.lr=1e-3
+    --epochs N {1..} sets epochs  passes over the data
+    --processes N {1..4096} =1  processes on this machine
+    --out DIR {path}  run directory (default: runs/…)
+    --resume  go on with the run in --out
+    $SEED
+    --no-tensorboard  write no event files
+    $TRACKERS
+    --print-config  print it as TOML and stop
 """
 
 from __future__ import annotations
@@ -13,32 +25,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distrlcc.cli.parser import Parser, assignments, whole
-from distrlcc.cli.run_arguments import add_assignments, add_tracker_arguments
+from distrlcc.cli.parser import assignments
+from distrlcc.cli.run_arguments import run_options
 from distrlcc.config import override, to_toml
 from distrlcc.errors import ConfigError
-from distrlcc.runs.options import GroupOptions, RunOptions
+from distrlcc.runs.options import GroupOptions
 from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.trackers import Trackers
 from distrlcc.storage import say
 
 if TYPE_CHECKING:
     from distrlcc.data.reader import StoredData
-
-
-def add_arguments(parser: Parser) -> None:
-    add = parser.add
-    add("data DATA", "a folder that 'distrlcc collect' wrote", nargs="?")
-    add_assignments(parser, "configuration, such as imitation.lr=1e-3")
-    add("--epochs N", "passes over the data", whole(1), key="epochs")
-    add("--processes N", "processes on this machine", whole(1, 4096), 1)
-    add("--out DIR", "run directory (default: runs/…)", Path)
-    add("--resume", "go on with the run in --out", bool)
-    add("--seed", "short for --set seed=N", int, key="seed")
-    add("--no-tensorboard", "write no event files", bool)
-    add_tracker_arguments(parser)
-    add("--print-config", "print it as TOML and stop", bool)
 
 
 def run(args: Namespace) -> int:
@@ -51,10 +48,7 @@ def run(args: Namespace) -> int:
         print(to_toml(config), end="")
         return 0
     state = imitation_run(config, data)  # what does not fit is found before anything is written
-    trackers = Trackers(args.wandb, args.mlflow)
-    options = RunOptions(
-        args.out, resume=args.resume, tensorboard=not args.no_tensorboard, trackers=trackers
-    )
+    options = run_options(args)
     if args.processes == 1:
         return train_alone(state, options)
     return start_node(config, options, GroupOptions(elastic=False), processes=args.processes)

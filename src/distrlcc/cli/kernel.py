@@ -1,4 +1,4 @@
-"""``distrlcc kernel``: a policy as a congestion control of the kernel's own TCP."""
+"""Put a policy into the kernel's own TCP, as a congestion control for any program."""
 
 from __future__ import annotations
 
@@ -10,28 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrlcc.cli.output import ALWAYS, add_json, counted, emit_json, note
-from distrlcc.cli.parser import Parser, number
-from distrlcc.errors import ConfigError
-from distrlcc.policy.spec import DEFAULT
+from distrlcc.cli.output import counted, emit_json, note
 
 if TYPE_CHECKING:
     from distrlcc.evaluation.contender import Contender
     from distrlcc.net.kernel_tcp import KernelControl
 
 _NAME = "distrlcc"
+_POLICY = """
+    policy? POLICY =one  a policy's file, a run, or the name of a shipped policy
+"""
 _SUITES = ("random", "dynamic", "cellular", "slow", "shared-4")
 _LINKS, _SECONDS = 8, 10.0
 _SAME = 0.999
 """Least share of the same decisions."""
-
-
-def add_load(parser: Parser) -> None:
-    _add_policy(parser)
-    _add_name(parser)
-    parser.add("--always", ALWAYS, bool)
-    parser.add("--keep", "stay until 'distrlcc kernel unload', not only until Ctrl-C", bool)
-    parser.add("--swap", "give NAME, which is loaded already, this policy", bool)
 
 
 def run_load(args: Namespace) -> int:
@@ -40,6 +32,17 @@ def run_load(args: Namespace) -> int:
     distrlcc kernel load                      (until Ctrl-C)
     distrlcc kernel load --keep               (until 'distrlcc kernel unload')
     distrlcc kernel load dagger --swap        (connections go on, under the new policy)
+
+    Flags:
+        $_POLICY
+        $PREFER
+        --name NAME =distrlcc  the control's name
+        $ALWAYS
+        --keep  stay until 'distrlcc kernel unload', not only until Ctrl-C
+        --swap  give NAME, which is loaded already, this policy
+
+    Rules:
+        --keep: not with --swap; the registration stays as it is, leave --keep out
     """
     from distrlcc.evaluation.kernel_policy import kernel_policy
     from distrlcc.limits import limits
@@ -50,8 +53,6 @@ def run_load(args: Namespace) -> int:
     require_kernel()
     if not args.swap:
         check_name(args.name)
-    elif args.keep:
-        raise ConfigError("--swap leaves the registration as it is; leave --keep out")
     contender = replace(_contender(args), always=args.always)
     record = kernel_policy(contender)
     if args.swap:
@@ -88,12 +89,12 @@ def _welcome(control: KernelControl, args: Namespace, seconds: float) -> str:
     )
 
 
-def add_status(parser: Parser) -> None:
-    add_json(parser)
-
-
 def run_status(args: Namespace) -> int:
-    """Show the policies in the kernel's TCP: their connections, decisions and the guard's work."""
+    """Show the policies in the kernel's TCP: their connections, decisions and the guard's work.
+
+    Flags:
+        $JSON
+    """
     from distrlcc.net.kernel_tcp import loaded_controls
 
     found = loaded_controls()
@@ -121,12 +122,12 @@ def _report(control: KernelControl) -> str:
     )
 
 
-def add_unload(parser: Parser) -> None:
-    _add_name(parser)
-
-
 def run_unload(args: Namespace) -> int:
-    """Take a policy out of the kernel's TCP; connections that are open go on under it."""
+    """Take a policy out of the kernel's TCP; connections that are open go on under it.
+
+    Flags:
+        --name NAME =distrlcc  the control's name
+    """
     from distrlcc.net.kernel_tcp import find_control, remove
 
     control = find_control(args.name)
@@ -136,16 +137,16 @@ def run_unload(args: Namespace) -> int:
     return 0
 
 
-def add_check(parser: Parser) -> None:
-    _add_policy(parser)
-    add_json(parser)
-
-
 def run_check(args: Namespace) -> int:
     """Compare what a policy decides in the kernel with what it decides here, and time it there.
 
     Simulated links are the inputs; both draw the same numbers. 1 if fewer than 99.9% of the
     decisions on a suite are the same.
+
+    Flags:
+        $_POLICY
+        $PREFER
+        $JSON
     """
     from distrlcc.evaluation.kernel_policy import kernel_policy, same_action
     from distrlcc.net.kernel_trial import Trial
@@ -164,17 +165,6 @@ def run_check(args: Namespace) -> int:
         print(f"{contender.name} fits; {nanoseconds / 1e3:.1f} µs a decision in this kernel")
     emit_json(args.json, {"same_action": shares, "decision_ns": nanoseconds})
     return int(min(shares.values()) < _SAME)
-
-
-def _add_policy(parser: Parser) -> None:
-    text = f"a policy's file, a run, or the name of a shipped policy (default: {DEFAULT})"
-    parser.add("policy POLICY", text, nargs="?", default=DEFAULT)
-    text = "0: throughput, 1: delay, for a policy trained with preferences (default: its own)"
-    parser.add("--prefer P", text, number(0, 1))
-
-
-def _add_name(parser: Parser) -> None:
-    parser.add("--name NAME", "the control's name", default=_NAME)
 
 
 def _contender(args: Namespace) -> Contender:

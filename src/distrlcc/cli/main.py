@@ -9,14 +9,17 @@ Only the command that is called is imported, so that ``distrlcc --help`` is quic
 from __future__ import annotations
 
 import argparse
-import importlib
+import ast
 import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from textwrap import dedent
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
+from distrlcc.cli import shared
 from distrlcc.cli.parser import Parser
 from distrlcc.cli.watched import on_plugin, over
 from distrlcc.errors import DistrlccError, printable, warn_in_lines
@@ -25,80 +28,31 @@ from distrlcc.limits import limits
 from distrlcc.plugins import BEFORE, blame
 from distrlcc.processes import RANK_ENVIRONMENT
 
-SECTIONS = {
-    "train": {
-        "train": "train a policy by a recipe, on one process or many",
-        "collect": "collect an expert's trajectories as a data set",
-        "imitate": "train a policy on such a data set",
-        "tune": "search for a recipe's best values, with many members at once",
-        "reproduce": "train a recipe anew and see whether it comes out as its results say",
-        "import": "turn another framework's model into a policy file",
-    },
-    "prove": {
-        "evaluate": "measure policies and schemes on a suite or on traces, and write a report",
-        "fairness": "measure how policies and schemes share links",
-        "stress": "find the links on which a policy or a scheme fails, made simple",
-        "map": "draw where it holds over two dimensions of links",
-        "recovery": "measure how fast policies and schemes recover after a link has changed",
-        "plot": "draw a figure for a paper from a report",
-        "results": "show what the recipes scored, beside the schemes",
-    },
-    "real traffic": {
-        "send": "send real packets under a policy or a scheme",
-        "receive": "receive what 'send' sends",
-        "kernel": "put a policy into the kernel's own TCP, for any program",
-        "emulate": "run a command behind an emulated link",
-        "export": "write a policy as an ONNX model",
-    },
-    "clusters": {
-        "node": "take part in a run on several machines",
-        "cluster": "connect several machines, for runs that use them all",
-        "doctor": "say whether machines are fit for distributed training",
-    },
-    "tools": {
-        "list": "list recipes, policies, suites, schemes, observations, actions, rewards, networks",
-        "policies": "list the policies that come with the package",
-        "trace": "write a generated trace to a file",
-        "check": "check the simulator, the link model, or code of yours",
-        "completion": "print a script that completes commands and flags in a shell",
-    },
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "train": ("train", "collect", "imitate", "tune", "reproduce", "import"),
+    "prove": ("evaluate", "fairness", "stress", "map", "recovery", "plot", "results"),
+    "real traffic": ("send", "receive", "kernel", "emulate", "export"),
+    "clusters": ("node", "cluster", "doctor"),
+    "tools": ("list", "policies", "trace", "check", "completion"),
 }
-COMMANDS = {name: text for names in SECTIONS.values() for name, text in names.items()}
-GROUPS = {
-    "check": {
-        "sim": "kernel against reference on random scenarios",
-        "link": "link model against a log that mahimahi wrote",
-        "plugin": "code of yours against the contract of its kind",
-    },
-    "tune": {
-        "pbt": "a population whose worst members copy the best and change their values",
-        "search": "trials by Optuna's samplers, the bad ones stopped early",
-    },
-    "import": {"sb3": "a model of Stable-Baselines3"},
-    "kernel": {
-        "load": "register a policy as a TCP congestion control",
-        "status": "show what is loaded: its connections, decisions, guard",
-        "unload": "take it out again",
-        "check": "compare the kernel's decisions with the policy's own, and time them",
-    },
-    "cluster": {
-        "start": "start the head on this machine, and print the line for the others",
-        "join": "let this machine join",
-        "status": "show the cluster that this machine is in",
-        "stop": "end this machine's part in it",
-    },
+COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
+GROUPS: dict[str, tuple[str, ...]] = {
+    "check": ("sim", "link", "plugin"),
+    "tune": ("pbt", "search"),
+    "import": ("sb3",),
+    "kernel": ("load", "status", "unload", "check"),
+    "cluster": ("start", "join", "status", "stop"),
 }
-
 MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name in names}
 MODULES |= {"list": "names", "policies": "names", "results": "names"}
-MODULES |= {"export": "exchange", "import_sb3": "exchange"}
+MODULES |= {"export": "exchange", "import_sb3": "exchange", "import": "exchange"}
 """Modules of several commands; another command has a module of its own."""
 
 
 def main(
     arguments: Sequence[str] | None = None,
     prog: str = "distrlcc",
-    commands: Mapping[str, str] = COMMANDS,
+    commands: Sequence[str] = COMMANDS,
     package: str = "distrlcc.cli.",
 ) -> int:
     """Run a command line, the process's own by default; return its exit code.
@@ -160,20 +114,20 @@ def _known(error: BaseException) -> str:
     return ""
 
 
-def _run(words: list[str], prog: str, commands: Mapping[str, str], package: str) -> int:
+def _run(words: list[str], prog: str, commands: Sequence[str], package: str) -> int:
     parser = Parser(prog, "Reinforcement learning for network congestion control.")
     text = "show the versions of distrlcc and of what it runs on"
     parser.add_argument("--version", action=_Version, nargs=0, help=text)
-    sections = {title: list(names) for title, names in SECTIONS.items()}
-    command = parser.choose(words, commands, sections if commands is COMMANDS else None)
-    name, rest = command, words[words.index(command) + 1 :]
+    sections = SECTIONS if commands is COMMANDS else {"commands": commands}
+    name = command = parser.choose(words, sections, lambda name: about(name, package))
+    rest = words[words.index(command) + 1 :]
     if commands is COMMANDS and command in GROUPS:
-        group = Parser(f"{prog} {command}", commands[command].capitalize() + ".")
-        choice = group.choose(rest, GROUPS[command])
+        group, names = Parser(f"{prog} {command}", about(command)), {"commands": GROUPS[command]}
+        choice = group.choose(rest, names, lambda name: about(f"{command}_{name}"))
         rest = rest[rest.index(choice) + 1 :]
         name = f"{command}_{choice}"
     own, run = find(name, prog, package)
-    return run(own.parse_intermixed_args(rest) if own.intermixed else own.parse_args(rest))
+    return run(own.read(rest))
 
 
 class _Version(argparse.Action):
@@ -190,20 +144,37 @@ class _Version(argparse.Action):
 def find(
     name: str, prog: str = "distrlcc", package: str = "distrlcc.cli."
 ) -> tuple[Parser, Callable[[Namespace], int]]:
-    """Return a command's parser, and the function that runs it.
+    """Return a command's parser, and the function that runs it, which imports its module.
 
-    A module of one command has `add_arguments` and `run`, one of several has `run_NAME` of each,
-    and `add_NAME` where that takes arguments; the help is the module's docstring, or `run_NAME`'s.
+    A module of one command has `run`, and its docstring is the help; one of several has `run_NAME`
+    of each, with the help as its docstring. Help is read without an import, which may take long.
     """
+    module, own, source = _home(name, package)
+    tree = ast.parse(source)
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    text = ast.get_docstring(functions[own] if own != "run" else tree) or ""
+    rows = vars(shared) | {
+        ast.unparse(each.targets[0]): each.value.value
+        for each in tree.body
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)
+    }
+    text = re.sub(r"^    \$(\w+)$", lambda found: str(rows[found[1]]).strip("\n"), text, flags=re.M)
+    parser = Parser(f"{prog} {name.replace('_', ' ')}", text, module)
+    return parser, lambda args: int(getattr(import_module(module), own)(args))
+
+
+def about(name: str, package: str = "distrlcc.cli.") -> str:
+    """Return the sentence that a command's or a group's help begins with."""
+    _, own, source = _home(name, package)
+    text = source if own == "run" or name in GROUPS else source.partition(f"def {own}(")[2]
+    return text.split('"""')[1].partition("\n")[0]
+
+
+def _home(name: str, package: str) -> tuple[str, str, str]:
+    """Return a command's module, its function there and the module's source."""
     home = MODULES.get(name, name)
-    module = importlib.import_module(f"{package}{home}")
-    if home == name:
-        add, run, text = module.add_arguments, module.run, module.__doc__ or ""
-    else:
-        own = name.removeprefix(f"{home}_")
-        run, add = getattr(module, f"run_{own}"), getattr(module, f"add_{own}", None)
-        text = dedent(f"    {run.__doc__}")
-    parser = Parser(f"{prog} {name.replace('_', ' ')}", text)
-    if add is not None:
-        add(parser)
-    return parser, run
+    found = find_spec(f"{package}{home}")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"no module {package}{home}", name=f"{package}{home}")
+    own = "run" if home == name else f"run_{name.removeprefix(f'{home}_')}"
+    return found.name, own, Path(found.origin).read_text("utf-8")

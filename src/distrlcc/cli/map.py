@@ -3,44 +3,37 @@
 distrlcc map one --x rate --y rtt --out map
 distrlcc map runs/mine --x jitter --y rate --against cubic --at rtt=20,queue=2
 distrlcc map one --x flows --y rate --property fair
+
+Flags:
+    $CONTENDER
+    --x NAME =rate  a dimension, such as rate, rtt, queue, loss, jitter, ack_jitter, flows
+    --y NAME =rtt  another
+    --at NAME=VALUE,… =  what else the links have (default: 20 Mbit/s, 40 ms, a queue of 1 BDP)
+    --property NAME =use  what is judged
+    --against A,B,…  beside which schemes (default: cubic,bbr,copa,vegas,reno)
+    --out DIR {path} =map  write map.png and map.json there
+    $JSON
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
 import numpy as np
 
-from distrlcc.cli.output import Countdown, add_json, emit_json
-from distrlcc.cli.parser import Parser
-from distrlcc.cli.stress import add_contender, contender
+from distrlcc.cli.contenders import contender
+from distrlcc.cli.output import Countdown, emit_json
+from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, listed, unknown_name
+from distrlcc.evaluation import stress
+from distrlcc.evaluation.contender import is_scheme
+from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at, write
 from distrlcc.extras import require
 from distrlcc.files import require_writable
 
 
-def add_arguments(parser: Parser) -> None:
-    add = parser.add
-    add_contender(parser)
-    text = "a dimension, such as rate, rtt, queue, loss, jitter, ack_jitter, flows"
-    add("--x NAME", f"{text} (default: rate)", default="rate")
-    add("--y NAME", "another (default: rtt)", default="rtt")
-    text = "what else the links have (default: 20 Mbit/s, 40 ms, a queue of 1 BDP)"
-    add("--at NAME=VALUE,…", text, default="")
-    add("--property NAME", "what is judged", default="use")
-    add("--against A,B,…", "beside which schemes (default: cubic,bbr,copa,vegas,reno)")
-    add("--out DIR", "write map.png and map.json there", Path, Path("map"))
-    add_json(parser)
-
-
 def run(args: Namespace) -> int:
     """Judge a grid of links, and draw it."""
-    from distrlcc.control.state import SCHEMES
-    from distrlcc.evaluation import stress
-    from distrlcc.evaluation.contender import is_scheme
-    from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at, write
-
     # All that can be refused is refused before the first link.
     if args.property not in stress.PROPERTIES:
         raise unknown_name("property", args.property, stress.PROPERTIES)

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from distrlcc.cli.output import add_json, console, emit_json
-from distrlcc.cli.parser import Parser
+from distrlcc.cli.output import console, emit_json
 from distrlcc.config import read_toml
 from distrlcc.plugins import Registry
 from distrlcc.recipes.result_row import shipped_rows
@@ -25,12 +24,13 @@ KINDS = (
 )
 
 
-def add_list(parser: Parser) -> None:
-    parser.add("kind", "only this kind", choices=KINDS, nargs="?")
-
-
 def run_list(args: Namespace) -> int:
-    """List what can be named, that of installed packages included."""
+    """List what can be named, that of installed packages included.
+
+    Flags:
+        kind? {recipes|policies|suites|schemes|observations|actions|rewards|networks|learners|
+            explorers|stoppers}  only this kind
+    """
     from distrlcc.control.state import SCHEMES
     from distrlcc.env.actions import ACTIONS
     from distrlcc.env.observations import OBSERVATIONS
@@ -75,15 +75,14 @@ def told() -> dict[str, dict[str, str]]:
     return read_toml(Path(__file__).with_name("about.toml"))
 
 
-def add_policies(parser: Parser) -> None:
-    add_json(parser, "the list")
-
-
 def run_policies(args: Namespace) -> int:
     """List the policies that come with the package: name one wherever a policy is asked for.
 
     distrlcc evaluate gail --against cubic,bbr
     distrlcc send HOST:PORT gail
+
+    Flags:
+        --json FILE {json}  write the list as JSON; - for stdout
     """
     from distrlcc.evaluation.benchmark import PREFER
     from distrlcc.policy.policy_file import load_policy, shipped_policies
@@ -115,15 +114,14 @@ def run_policies(args: Namespace) -> int:
     return 0
 
 
-def add_results(parser: Parser) -> None:
-    parser.add("--markdown", "print the page's source", bool)
-
-
 def run_results(args: Namespace) -> int:
     """Show what every recipe with results scored, beside the schemes on the same links.
 
     distrlcc results
     distrlcc results --markdown > docs/results.md
+
+    Flags:
+        --markdown  print the page's source
     """
     from distrlcc.recipes.results_page import results_page
 

@@ -3,6 +3,35 @@
 distrlcc node --node-index 0 --node-num 2 --ip 10.0.0.1
 distrlcc node --node-index 1 --node-num 2 --ip 10.0.0.1
 distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --ip 10.0.0.1
+
+Flags:
+    $RUN
+    --topology {actor-learner|decentralized} =actor-learner  actor-learner: workers act, a trainer
+        on node 0 learns (default); decentralized: every process steps its environments and learns
+    --node-index! I {0..4095}  this machine's number from 0; M or more joins a decentralized run
+        under way
+    --node-num! M {1..4096}  machines that the run begins with
+    --ip/--IP! IP  address of node 0, the master
+    --port P {1..65535}  the only port that machines speak over (default: 29513; decentralized
+        29512)
+    --processes N {1..4096}  equal processes on each machine of a decentralized run (default: 1)
+    $GROUP
+    --load? DIR  go on with this run, by default the newest in runs/ of the recipe (node 0)
+    --nodes FILE {run_arguments.read_nodes} sets actors.nodes  TOML file with
+        nodes = [[0, 1], [2]]: for each machine the links of its workers
+    --envs-per-worker N {1..1048576} sets actors.envs_per_worker  environments that a worker steps
+        (default: the recipe's)
+    --max-lag U {0..1e6} sets actors.max_lag  updates a segment's policy may be behind (default: the
+        recipe's)
+    --wait-workers S {0.0..1e6} sets actors.wait_workers  how long to wait when no worker is left, s
+        (default: the recipe's)
+    --tun  use the tunnel (VPN) interface
+
+Rules:
+    --processes --no-elastic --restarts --resume --debug: for --topology decentralized
+    --load --nodes --envs-per-worker --max-lag --wait-workers --tun: for --topology actor-learner
+    --tun: not with --interface; it picks one, leave --interface away
+    --load: not with --out; --load DIR says where to go on, leave --out away
 """
 
 from __future__ import annotations
@@ -18,13 +47,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.cli.output import note
-from distrlcc.cli.parser import Parser, number, whole
 from distrlcc.cli.run_arguments import (
-    add_group_arguments,
-    add_run_arguments,
     group_options,
-    read_nodes,
-    refuse,
     run_config,
     run_options,
 )
@@ -36,50 +60,10 @@ from distrlcc.runs.run_directory import RunDirectory
 
 _DECENTRALIZED, _ACTORS = "decentralized", "actor-learner"
 _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
-_ONLY = {
-    _DECENTRALIZED: "--processes --no-elastic --restarts --resume --debug",
-    _ACTORS: "--load --nodes --envs-per-worker --max-lag --wait-workers --tun",
-}
-"""The flags that only one topology has."""
-
-
-def add_arguments(parser: Parser) -> None:
-    # The run, and this machine's place in it.
-    add_run_arguments(parser)
-    add = parser.add
-    text = (
-        "actor-learner: workers act, a trainer on node 0 learns (default); decentralized: every "
-        "process steps its environments and learns"
-    )
-    add("--topology", text, default=_ACTORS, choices=(_ACTORS, _DECENTRALIZED))
-    text = "this machine's number from 0; M or more joins a decentralized run under way"
-    add("--node-index I", text, whole(0, 4095), required=True)
-    add("--node-num M", "machines that the run begins with", whole(1, 4096), required=True)
-    text = "address of node 0, the master"
-    parser.add_argument("--ip", "--IP", required=True, metavar="IP", help=text)
-    text = "the only port that machines speak over (default: 29513; decentralized 29512)"
-    add("--port P", text, whole(1, 65535))
-    text = "equal processes on each machine of a decentralized run (default: 1)"
-    add("--processes N", text, whole(1, 4096))
-    add_group_arguments(parser)
-    # What only the actor-learner topology has.
-    text = "go on with this run, by default the newest in runs/ of the recipe (node 0)"
-    add("--load DIR", text, nargs="?", const="")
-    text = "TOML file with nodes = [[0, 1], [2]]: for each machine the links of its workers"
-    add("--nodes FILE", text, read_nodes, key="actors.nodes")
-    text = "environments that a worker steps (default: the recipe's)"
-    add("--envs-per-worker N", text, whole(1, 2**20), key="actors.envs_per_worker")
-    text = "updates a segment's policy may be behind (default: the recipe's)"
-    add("--max-lag U", text, whole(0, 10**6), key="actors.max_lag")
-    text = "how long to wait when no worker is left, s (default: the recipe's)"
-    add("--wait-workers S", text, number(0.0, 1e6), key="actors.wait_workers")
-    add("--tun", "use the tunnel (VPN) interface", bool)
 
 
 def run(args: Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
-    other = _ACTORS if args.topology == _DECENTRALIZED else _DECENTRALIZED
-    refuse(args, _ONLY[other], f"is for --topology {other}, and this is {args.topology}")
     port = args.port or _PORTS[args.topology]
     node = Node(args.node_index, args.node_num, args.ip, port, _guard(args))
     return _decentralized(args, node) if args.topology == _DECENTRALIZED else _actors(args, node)
@@ -111,7 +95,7 @@ def _guard(args: Namespace) -> str:
 
 
 def _decentralized(args: Namespace, node: Node) -> int:
-    if args.node_index >= args.node_num and args.no_elastic:
+    if args.node_index >= args.node_num and not args.elastic:
         raise ConfigError(
             f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; only an elastic "
             "run takes late joiners"
@@ -135,8 +119,6 @@ def _actors(args: Namespace, node: Node) -> int:
         )
     name = args.recipe or "distrlcc"
     if args.load is not None and args.node_index == 0:  # with the run's own configuration
-        if args.out is not None:
-            raise ConfigError("--load DIR says where to go on; leave --out away")
         args.out, args.resume = Path(args.load) if args.load else newest_run(name), True
         args.recipe = None
         if not args.storage and not (args.out / "config.toml").is_file():
@@ -144,8 +126,6 @@ def _actors(args: Namespace, node: Node) -> int:
     else:
         args.recipe = name
     if args.tun:
-        if args.interface:
-            raise ConfigError("--tun picks the interface; leave --interface away")
         args.interface = tunnel_towards(args.ip).name
     # Which configuration; then what takes long to import.
     config = actors_config(args)

@@ -10,9 +10,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from distrlcc.cli.parser import Parser
 from distrlcc.errors import printable
-from distrlcc.files import require_output, require_writable, write_output
+from distrlcc.files import require_writable, write_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,17 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _QUIET_S = 5.0
 _EARLY = 0.05
-
-
-def add_json(parser: Parser, what: str = "all figures") -> None:
-    """Add ``--json``, which `console` and `emit_json` take; what cannot be written is refused."""
-    parser.add("--json FILE", f"write {what} as JSON; - for stdout", _json_target)
-
-
-def _json_target(text: str) -> str:
-    if text != "-":
-        require_output(Path(text))
-    return text
 
 
 def console(target: str | None) -> Console:

@@ -1,18 +1,63 @@
-"""argparse with one-line errors that name the nearest flag."""
+"""Makes a command's parser of its help: what a docstring says of flags is what they are.
+
+Flags, and which of them go together, stand in sections of a docstring, as here::
+
+    Flags:
+        recipe? RECIPE  see 'distrlcc list recipes'
+        --out! DIR {path}  a new folder
+        --seed N {0..} =0 sets seed  of all that is drawn at random
+        --kind {cdf|box} =cdf  what is drawn
+        --no-elastic  end all processes when one of them is gone
+
+    With --engine ray:
+        --address HOST:PORT  the cluster
+
+    Rules:
+        --metric --color: for --kind cdf|box
+        --budget: not with --links; they take the time that they take
+
+A row has a name, how its value is shown, its type in braces, its default after ``=``, the key of
+the configuration that it is short for, and after two spaces its text. Without dashes it is known
+by its place. What stands behind the name says how often it is given:
+
+- ``?`` it may be left out, or a flag's value, in whose place stands what follows ``or``;
+- ``*`` several values;
+- ``+`` one value each time, may be repeated;
+- ``...`` all words that follow;
+- ``!`` a flag that must be given.
+
+Names beside it, parted by ``/``, are other flags for the same, or the attribute that it becomes;
+else that is its own name, and ``--no-elastic`` clears ``elastic``. A number's type has the least
+and the greatest, with a point in the first if it need not be whole. Another type is a function of
+the command's module. A value that is shown with ``…`` is a list with commas; its type is that of
+each item. The type ``gone`` refuses a flag that others have, and the text says what to write.
+``$NAME`` stands for the rows of that name in the command's module or in `distrlcc.cli.shared`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import json
 import math
 import re
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distrlcc.errors import ConfigError, here_for, unknown_name
+from distrlcc.errors import ConfigError, here_for, listed, unknown_name
+
+_ROW = re.compile(
+    r"(?P<name>[\w-]+)(?P<others>(?:/[\w-]+)*)(?P<many>[?*+!]|\.\.\.|)(?P<shown>(?: [^ ]+)*?)"
+    r"(?: {(?P<kind>[^ ]+)})?(?: =(?P<default>[^ ]*))?(?: or (?P<alone>[^ ]+))?"
+    r"(?: sets (?P<key>[^ =]+)=?(?P<const>[^ ]*))?(?:  +(?P<text>.+))?"
+)
+_RULE = re.compile(r"(?P<flags>--[^:]+): (?P<verb>for|needs|not with) (?P<what>[^;]+)(?:; (.*))?")
 
 
 class _Once(argparse._StoreAction):
@@ -36,83 +81,135 @@ def _is_list(action: argparse.Action | None) -> bool:
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are `ConfigError`, one line each."""
 
-    def __init__(self, prog: str, description: str) -> None:
-        """Make a parser of a command."""
+    def __init__(self, prog: str, text: str, home: str = "") -> None:
+        """Make a parser of a command.
+
+        Args:
+            prog: How it is called.
+            text: Its help, with its flags; see the module.
+            home: The module that has the functions which are types of values.
+        """
+        about, *sections = re.split(r"^((?:Flags|With --|Rules).*):\n", text, flags=re.M)
         super().__init__(
             prog=prog,
-            description=description,
+            description=about.strip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         self.register("action", None, _Once)
         self.given: set[str] = set()
         """Options that were parsed so far; see `_Once`."""
-        self.intermixed = False
-        """Whether arguments that are known by their place may stand after those with dashes."""
+        self._home = home
+        self._in_any_order = False
+        self._rules: list[re.Match[str]] = []
         self._keys: dict[str, str] = {}
-        self.set_defaults(keys=self._keys)
+        self.set_defaults(keys=self._keys, flags=frozenset())
+        for title, rows in zip(sections[::2], sections[1::2], strict=True):
+            joined = re.sub(r"\n +", " ", cleandoc(f"\n{rows}")).replace("| ", "|")
+            self._add_section(title, [row for row in joined.splitlines() if row])
 
-    def add(
-        self,
-        name: str,
-        text: str = "",
-        kind: Callable[[str], Any] | None = None,
-        default: Any = None,
-        *,
-        to: argparse._ActionsContainer | None = None,
-        key: str = "",
-        **more: Any,
-    ) -> None:
-        """Add an argument.
-
-        Args:
-            name: As ``--out DIR``, the second word being how its value is shown in the help;
-                without dashes it is known by its place.
-            text: Its help; the default is named after it, where there is one.
-            kind: Its type; `bool` for a flag without a value, which clears a ``dest`` of its own,
-                `list` for one with several.
-            default: Its value where it is not given.
-            to: The group that it belongs to.
-            key: The configuration's key that it is short for; see `assignments`.
-            more: What else `argparse` knows.
-        """
-        # The name, and the help with its default.
-        name, *words = name.split()
-        metavar = tuple(words) if words[1:] else words[0] if words else None
-        if default and kind is not list and "default" not in text:
-            shown = f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
-            text = f"{text} ({shown})" if text else shown
-        # The kind as argparse has it.
-        if kind is bool:
-            more = {"action": "store_false" if "dest" in more else "store_true"} | more
-        elif kind is list:
-            text += "; may be repeated"
-            more |= {"action": "extend", "nargs": "+", "default": [], "metavar": metavar}
+    def _add_section(self, title: str, rows: Sequence[str]) -> None:
+        """Add a section's flags, or its rules; where flags stand beside one, it is their rule."""
+        if title == "Rules":
+            self.epilog = "\n".join(["rules:", *(f"  {row}" for row in rows)])
         else:
-            more |= {
-                "type": _path if kind is Path else kind,
-                "default": default,
-                "metavar": metavar,
-            }
-        action = (to or self).add_argument(name, help=text, **more)
+            self._in_any_order |= title.endswith(", in any order")
+            apart = title.startswith("With ")
+            group = self.add_argument_group(title.lower()) if apart else self
+            flags = " ".join([self._add_row(group, row) for row in rows])
+            rows = [f"{flags}: needs {title.removeprefix('With ')}"] if apart else []
+        for row in rows:
+            rule = _RULE.fullmatch(row)
+            assert rule is not None, row
+            self._rules.append(rule)
+
+    def _add_row(self, group: argparse._ActionsContainer, row: str) -> str:
+        """Add a row's argument; return its name."""
+        found = _ROW.fullmatch(row)
+        assert found is not None, row
+        name, kind, key, text = found.group("name", "kind", "key", "text")
+        is_flag, many, shown = name.startswith("--"), found["many"], found["shown"].split()
+        default = None if found["default"] is None else _literal(found["default"])
+        text = (text or "").replace("%", "%%")
+        more: dict[str, Any]
+        if kind == "gone":
+            why = f"there is no {name}: {text}"
+            more = {"type": partial(_refuse, why), "nargs": "?", "const": ""}
+            text = argparse.SUPPRESS
+        elif is_flag and not shown and kind is None:  # it has no value
+            more = {"action": "store_true"}
+            if name.startswith("--no-"):
+                more = {"action": "store_false", "dest": name[5:].replace("-", "_")}
+            elif found["const"]:
+                more = {"action": "store_const", "const": json.loads(found["const"])}
+        else:
+            metavar = tuple(shown) if shown[1:] else "".join(shown) or None
+            more = {"default": default, "metavar": metavar}
+            more |= self._type(kind, name if "…" in found["shown"] else "")
+            more |= (_FLAGS if is_flag else _PLACES)[many]
+            if more.get("action") in ("append", "extend"):
+                text += "; may be repeated"
+                more |= {"default": None if key else []}
+                more |= {"nargs": len(shown)} if shown[1:] else {}
+            more |= {"const": found["alone"]} if found["alone"] else {}
+            if default and "default" not in text:
+                shown = f"{default:g}" if isinstance(default, float) else default
+                text += f" (default: {shown})"
+        # What else it may be called, and the attribute that it becomes.
+        others = found["others"].split("/")[1:]
+        flags = [each for each in (name, *others) if each.startswith("--")]
+        if is_flag and len(flags) <= len(others):
+            more["dest"] = others[-1]
+        action = group.add_argument(*(flags or [name]), help=text.strip(), **more)
         if key:
             self._keys[key] = action.dest
+        return name
 
-    def gone(self, flag: str, why: str) -> None:
-        """Refuse a flag that other commands or projects have, and say what to write."""
+    def _type(self, kind: str | None, listed_by: str) -> dict[str, Any]:
+        """Return a value's type or choices, as argparse has them; of a list those of its items."""
+        if kind is None:
+            return {}
+        if "|" in kind:
+            return {"choices": [each for each in kind.split("|") if each]}
+        low, dots, high = kind.partition("..")
+        parse = _KINDS.get(kind) or partial(_call, self._home, kind)
+        if dots:
+            parse = number(float(low), float(high or "inf"), whole="." not in low)
+        return {"type": partial(listed, what=listed_by, kind=parse) if listed_by else parse}
 
-        def refuse(text: str) -> NoReturn:
-            raise ConfigError(f"there is no {flag}{why}")
+    def read(self, words: Sequence[str]) -> Namespace:
+        """Return what a command's words say.
 
-        self.add(flag, argparse.SUPPRESS, refuse, nargs="?", const="")
+        Raises:
+            ConfigError: They are malformed, or do not go together.
+        """
+        args = self.parse_intermixed_args(words) if self._in_any_order else self.parse_args(words)
+        for rule in self._rules:
+            flags, verb, what, why = rule.groups()
+            name, _, values = what.partition(" ")
+            known = self._option_string_actions.get(name)
+            value = str(getattr(args, known.dest if known else name, None))
+            met = value in values.split("|") if values else name in args.flags
+            for flag in flags.split():
+                if flag not in args.flags or met != (verb == "not with"):
+                    continue
+                if met:
+                    why = why or f"leave out {flag}, or {name}"
+                    raise ConfigError(f"{flag} and {what} are not allowed with each other: {why}")
+                shown = f" {known.metavar}" if known and known.metavar and not values else ""
+                said = f"{flag} {verb.replace('for', 'is for')} {what}{shown}"
+                raise ConfigError(f"{said}: {why}" if why else said)
+        return args
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, as argparse does; of a list that is parted by spaces say that it has commas."""
         self.given.clear()
         found, rest = super().parse_known_args(args, namespace)
-        words = list(args or ())
-        found.flags = {word.partition("=")[0] for word in words if word.startswith("--")}
-        if rest and rest[0] in words and not self.intermixed:
+        words, last = list(args or ()), self._actions[-1]
+        if last.nargs == argparse.REMAINDER:  # another command, with flags of its own
+            words = words[: len(words) - len(getattr(found, last.dest))]
+        found.flags |= {word.partition("=")[0] for word in words if word.startswith("--")}
+        if rest and rest[0] in words and not self._in_any_order:
             before = words[: words.index(rest[0])]
             flag = next((word for word in reversed(before) if word.startswith("-")), "")
             if _is_list(self._option_string_actions.get(flag)):
@@ -142,22 +239,23 @@ class Parser(argparse.ArgumentParser):
     def choose(
         self,
         words: Sequence[str],
-        commands: Mapping[str, str],
-        sections: Mapping[str, Sequence[str]] | None = None,
+        sections: Mapping[str, Sequence[str]],
+        about: Callable[[str], str],
     ) -> str:
         """Return which command is called; print help and exit when that is asked for.
 
-        The help has the commands by ``sections``, if there are any.
+        The help has the commands by ``sections``, with the sentence that ``about`` says of each.
         """
-        width = max(len(name) for name in commands) + 2
-        lines = [
-            "\n".join([f"{title}:", *(f"  {n:<{width}}{commands[n]}" for n in names)])
-            for title, names in (sections or {"commands": list(commands)}).items()
-        ]
-        self.epilog = "\n\n".join(lines)
-        self.usage = f"{self.prog} COMMAND ..."
+        commands = [name for names in sections.values() for name in names]
         place = next((k for k, word in enumerate(words) if not word.startswith("-")), len(words))
-        self.parse_args(words[:place])
+        if place > 0:
+            width = max(map(len, commands)) + 2
+            lines = [
+                "\n".join([f"{title}:", *(f"  {name:<{width}}{about(name)}" for name in names)])
+                for title, names in sections.items()
+            ]
+            self.epilog, self.usage = "\n\n".join(lines), f"{self.prog} COMMAND ..."
+            self.parse_args(words[:place])
         if place == len(words):
             raise ConfigError(
                 f"no command; expected one of {', '.join(commands)}; see '{self.prog} --help'"
@@ -204,10 +302,56 @@ def number(low: float, high: float = math.inf, *, whole: bool = False) -> Callab
     return parse
 
 
-whole = partial(number, whole=True)
-
-
 def _path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("it is empty; expected a path")
     return Path(text)
+
+
+def _json_target(text: str) -> str:
+    from distrlcc.files import require_output  # imports NumPy, which help needs not wait for
+
+    if text != "-":
+        require_output(Path(text))
+    return text
+
+
+def _literal(text: str) -> int | float | str:
+    """Return a default as the number that it is, else as it is."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _refuse(why: str, text: str) -> NoReturn:
+    raise ConfigError(why)
+
+
+def _call(home: str, name: str, text: str) -> Any:
+    """Read a value by a function of the command's module, or of another one beside it."""
+    module, _, function = name.rpartition(".")
+    home = f"{home.rpartition('.')[0]}.{module}" if module else home
+    return getattr(importlib.import_module(home), function)(text)
+
+
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "path": _path,
+    "json": _json_target,
+}
+_PLACES: dict[str, dict[str, Any]] = {
+    "": {},
+    "?": {"nargs": "?"},
+    "*": {"nargs": "*"},
+    "...": {"nargs": argparse.REMAINDER},
+}
+_FLAGS: dict[str, dict[str, Any]] = {
+    "": {},
+    "?": {"nargs": "?", "const": ""},
+    "*": {"action": "extend", "nargs": "+"},
+    "+": {"action": "append"},
+    "!": {"required": True},
+}
+"""How many values there are, by what stands behind a name."""

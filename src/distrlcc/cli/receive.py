@@ -2,6 +2,12 @@
 
 distrlcc receive
 distrlcc receive --listen 127.0.0.1:0 --count 1 --json -
+
+Flags:
+    --listen ADDR[:PORT] =0.0.0.0:4730  where (default: 0.0.0.0:4730); port 0 takes any
+    --count N {1..} =0  end after N flows
+    --timeout S {0.5..3600} =30.0  give up a sender that says nothing for so long
+    $JSON
 """
 
 from __future__ import annotations
@@ -10,8 +16,7 @@ import sys
 from argparse import Namespace
 from dataclasses import asdict
 
-from distrlcc.cli.output import add_json, emit_json
-from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.output import emit_json
 from distrlcc.cli.send import PORT
 from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.udp_socket import UdpSocket, resolve, shown
@@ -19,15 +24,6 @@ from distrlcc.processes import run_soon
 from distrlcc.runs.stopper import Stopper
 
 _ODD = ("refused", "other_version", "malformed", "stray")
-
-
-def add_arguments(parser: Parser) -> None:
-    add = parser.add
-    text = f"where (default: 0.0.0.0:{PORT}); port 0 takes any"
-    add("--listen ADDR[:PORT]", text, default=f"0.0.0.0:{PORT}")
-    add("--count N", "end after N flows", whole(1), 0)
-    add("--timeout S", "give up a sender that says nothing for so long", number(0.5, 3600.0), 30.0)
-    add_json(parser)
 
 
 def run(args: Namespace) -> int:

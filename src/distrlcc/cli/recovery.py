@@ -4,6 +4,13 @@ distrlcc recovery --against cubic,bbr,copa
 distrlcc recovery runs/mine --suite SUITE.toml --json -
 
 Links are of a constant rate that changes, or whose delay does; a flow is alone there.
+
+Flags:
+    $CONTENDERS
+    --against A,B,… =cubic,bbr,vegas,copa,oracle  schemes, or none
+    --suite SUITE =dynamic
+    --links N {1..} =128  at most N of its links
+    $JSON
 """
 
 from __future__ import annotations
@@ -11,28 +18,19 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from distrlcc.cli.evaluate import add_contenders, contenders_of
-from distrlcc.cli.output import Countdown, add_json, console, counted, emit_json
-from distrlcc.cli.parser import Parser, whole
+import numpy as np
+
+from distrlcc.cli.contenders import contenders_of
+from distrlcc.cli.output import Countdown, console, counted, emit_json
 from distrlcc.errors import ConfigError
-
-
-def add_arguments(parser: Parser) -> None:
-    add_contenders(parser, "cubic,bbr,vegas,copa,oracle")
-    parser.add("--suite SUITE", default="dynamic")
-    parser.add("--links N", "at most N of its links", whole(1), 128)
-    add_json(parser)
+from distrlcc.evaluation.recovery import recoveries, recovery_scores
+from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
+from distrlcc.evaluation.summary import figure, interval_table, tail_rows
+from distrlcc.sim.suites import check_agents, load_suite
 
 
 def run(args: Namespace) -> int:
     """Measure and print a table."""
-    import numpy as np
-
-    from distrlcc.evaluation.recovery import recoveries, recovery_scores
-    from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
-    from distrlcc.evaluation.summary import figure, interval_table, tail_rows
-    from distrlcc.sim.suites import check_agents, load_suite
-
     # All that can be refused is refused before the first run.
     contenders = contenders_of(args)
     scenarios = load_suite(args.suite).scenarios("test", args.links)

@@ -5,6 +5,13 @@ distrlcc reproduce dagger --seeds 1 --out runs/again
 
 Each seed is trained in full, minutes each, and scored on the links that the row was scored on. Done
 again it goes on with what is missing. Exit code 1: more than a tenth of the scores differ.
+
+Flags:
+    recipe RECIPE  one with results; see 'policies'
+    --seeds N {1..10} =3  train with the seeds 0 to N - 1
+    --out DIR {path}  default: runs/reproduce/RECIPE
+    --record  do not compare: make this the row, and the best seed's policy the one that comes with
+        the package
 """
 
 from __future__ import annotations
@@ -13,28 +20,15 @@ from argparse import Namespace
 from pathlib import Path
 
 from distrlcc.cli.output import Countdown, note
-from distrlcc.cli.parser import Parser, whole
 from distrlcc.errors import ConfigError, unknown_name
-
-
-def add_arguments(parser: Parser) -> None:
-    add = parser.add
-    add("recipe RECIPE", "one with results; see 'policies'")
-    add("--seeds N", "train with the seeds 0 to N - 1", whole(1, 10), 3)
-    add("--out DIR", "default: runs/reproduce/RECIPE", Path)
-    text = (
-        "do not compare: make this the row, and the best seed's policy the one that comes with the "
-        "package"
-    )
-    add("--record", text, bool)
+from distrlcc.recipes.experiment import EXPERIMENTS
+from distrlcc.recipes.reproduction import Reproduction
+from distrlcc.recipes.result_row import shipped_rows
 
 
 def run(args: Namespace) -> int:
     """Reproduce, and say what differs."""
     from distrlcc.cli.main import main
-    from distrlcc.recipes.experiment import EXPERIMENTS
-    from distrlcc.recipes.reproduction import Reproduction
-    from distrlcc.recipes.result_row import shipped_rows
 
     if args.recipe not in EXPERIMENTS:
         raise unknown_name("recipe with results", args.recipe, EXPERIMENTS)

@@ -1,12 +1,12 @@
-"""The arguments that ``train`` and ``node`` share: which run, and how processes work together."""
+"""What ``train`` and ``node`` are told: which run, and how processes work together."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
-from distrlcc.cli.parser import Parser, assignments, number, whole
+from distrlcc.cli.parser import assignments
 from distrlcc.config import from_toml, override, read_toml
 from distrlcc.errors import ConfigError
 from distrlcc.filesystems import absolute
@@ -14,67 +14,13 @@ from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
-from distrlcc.runs.trackers import AUTO, Trackers
+from distrlcc.runs.trackers import Trackers
 from distrlcc.storage import say, stored_runs
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-def add_run_arguments(parser: Parser) -> None:
-    """Add the arguments that say what to train and where to write."""
-    add = parser.add
-    add("recipe RECIPE", "see 'distrlcc list recipes'", nargs="?")
-    add_assignments(parser, "configuration, such as ppo.lr=3e-4")
-    add("--out DIR", "run directory (default: runs/…)", Path)
-    add("--resume", "go on with the run in --out", bool)
-    text = (
-        "keep a durable copy there: a folder, s3://bucket/path or the like; --resume takes a run "
-        "that is not on this machine from there"
-    )
-    add("--storage URL", text, default="")
-    add("--seed", "short for --set seed=N", int, key="seed")
-    text = (
-        "where the links are: in the simulator, or emulated for real packets in real time, our own "
-        "over UDP or the kernel's TCP; short for --set env.world="
-    )
-    add("--world", text, key="env.world", choices=("simulated", "emulated", "kernel"))
-    add("--no-tensorboard", "write no event files", bool)
-    add_tracker_arguments(parser)
-
-
-def add_tracker_arguments(parser: Parser) -> None:
-    """Add where a run is logged besides its folder."""
-    text = "log to Weights & Biases (default: its variables' project, or distrlcc)"
-    parser.add("--wandb PROJECT", text, default="", nargs="?", const=AUTO)
-    text = "log to MLflow's server or store (default: its variables', or mlflow.db here)"
-    parser.add("--mlflow URI", text, default="", nargs="?", const=AUTO)
-
-
-def add_assignments(parser: Parser, what: str) -> None:
-    text = f"change a key of the {what}; may be repeated"
-    parser.add("--set KEY=VALUE", text, list, dest="assignments")
-
-
-def add_group_arguments(parser: Parser) -> None:
-    add = parser.add
-    add("--no-elastic", "end all processes when one of them is gone", bool)
-    text = (
-        "start processes that died again, K times; with --no-elastic all of them, from the last "
-        "checkpoint"
-    )
-    add("--restarts K", text, whole(0), 0)
-    text = "first GPU, one for each process (default: -1, the CPU); implies --no-elastic"
-    add("--gpu G", text, int, -1)
-    text = "network interface (default: the one that reaches the master)"
-    add("--interface NAME", text, default="")
-    add("--join-timeout S", "how long to wait for the master and the others, s", number(1.0), 120.0)
-    text, every = "compare all weights after every update", "distributed.sync_check_every"
-    add("--debug", text, bool, key=every, action="store_const", const=1)
-
-
-def refuse(args: Namespace, flags: str, why: str) -> None:
-    """Refuse flags, parted by spaces, that were given."""
-    for flag in flags.split():
-        if flag in args.flags:
-            raise ConfigError(f"{flag} {why}")
+C = TypeVar("C", bound="DataclassInstance")
 
 
 def run_config(args: Namespace) -> RunConfig:
@@ -109,24 +55,22 @@ def run_config(args: Namespace) -> RunConfig:
 
 def run_options(args: Namespace) -> RunOptions:
     """Return where a run writes."""
-    return RunOptions(
-        args.out,
-        resume=args.resume,
-        tensorboard=not args.no_tensorboard,
-        storage=absolute(args.storage),
-        trackers=Trackers(args.wandb, args.mlflow),
-    )
+    given = vars(args)
+    args.storage = absolute(given.get("storage", ""))
+    args.trackers = Trackers(given.get("wandb", ""), given.get("mlflow", ""))
+    return made(RunOptions, args)
 
 
 def group_options(args: Namespace) -> GroupOptions:
     """Return how a run's processes work together."""
-    return GroupOptions(
-        elastic=not args.no_elastic and args.gpu < 0,  # NCCL ends a process whose peer died
-        restarts=args.restarts,
-        gpu=args.gpu,
-        interface=args.interface,
-        join_seconds=args.join_timeout,
-    )
+    args.elastic = args.elastic and args.gpu < 0  # NCCL ends a process whose peer died
+    return made(GroupOptions, args)
+
+
+def made(kind: type[C], args: Namespace) -> C:
+    """Return a data class whose fields are those of the arguments that have their names."""
+    names = (field.name for field in fields(kind))
+    return kind(**{name: getattr(args, name) for name in names if name in args})
 
 
 def read_nodes(path: str) -> list[list[int | str]]:

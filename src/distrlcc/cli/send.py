@@ -2,6 +2,29 @@
 
 distrlcc send 10.0.0.2 runs/demo --seconds 30 --plot flow.png
 distrlcc send 10.0.0.2:4730 cubic --seconds 30 --json -
+
+Flags, in any order:
+    receiver HOST[:PORT]  where 'distrlcc receive' is (port 4730)
+    sender? SENDER =one  what steers: a policy's file, a run's folder, a shipped policy, a scheme as
+        of 'distrlcc list schemes', or ./file.py:name
+    --policy {gone}  name what steers after the receiver, as in 'send HOST one'
+    --scheme {gone}  name what steers after the receiver, as in 'send HOST one'
+    --seconds S {0.1..86400} =10.0  how long
+    --cwnd N {1.0..1000000}  window of the scheme fixed, packets
+    $PREFER
+    $ALWAYS
+    --datagram BYTES {512..1472} =0  UDP payload of a packet (default: for packets of 1500 bytes);
+        smaller where a tunnel takes its part
+    --timeout S {0.5..600} =10.0  how long to wait for an answer at the start, at the end and
+        meanwhile
+    --wait S {0.0..600} =0.0  wait so long for a receiver that is not there yet (default: 0)
+    --hold  when the receiver has answered say 'ready', and begin at the start time that a line of
+        standard input names, s of the monotonic clock, or at once if it is empty: so several
+        senders begin together; whether steps that were late count is then for who names it
+    --seed N {0..4611686018427387904} =0  of what is drawn at random: a policy that acts by
+        sampling, BBR's first phase
+    --plot FILE {picture}  draw the flow: .png or .svg
+    $JSON
 """
 
 from __future__ import annotations
@@ -18,8 +41,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from distrlcc.cli.output import ALWAYS, add_json, emit_text, note
-from distrlcc.cli.parser import Parser, number, whole
+from distrlcc.cli.output import emit_text, note
 from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import ConfigError, LinkError
@@ -28,7 +50,6 @@ from distrlcc.net.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
 from distrlcc.net.udp_socket import resolve
-from distrlcc.policy.spec import DEFAULT
 from distrlcc.processes import run_soon
 from distrlcc.runs.stopper import Stopper
 from distrlcc.types import Ack
@@ -37,47 +58,7 @@ PORT = 4730
 _EVERY_SECONDS = 0.5
 
 
-def add_arguments(parser: Parser) -> None:
-    # Where to, what steers, and how long.
-    add = parser.add
-    add("receiver HOST[:PORT]", f"where 'distrlcc receive' is (port {PORT})")
-    text = (
-        "what steers: a policy's file, a run's folder, a shipped policy, a scheme as of 'distrlcc "
-        "list schemes', or ./file.py:name"
-    )
-    add("sender SENDER", text, default=DEFAULT, nargs="?")
-    parser.intermixed = True
-    for flag in ("--policy", "--scheme"):
-        parser.gone(flag, ": name what steers after the receiver, as in 'send HOST one'")
-    add("--seconds S", "how long", number(0.1, 86_400.0), 10.0)
-    add("--cwnd N", "window of the scheme fixed, packets", number(1, 1e6))
-    text = "0: throughput, 1: delay, for a policy trained with preferences (default: its own)"
-    add("--prefer P", text, number(0.0, 1.0))
-    add("--always", ALWAYS, bool)
-    # How packets are sent.
-    text = (
-        "UDP payload of a packet (default: for packets of 1500 bytes); smaller where a tunnel "
-        "takes its part"
-    )
-    add("--datagram BYTES", text, whole(512, 1472), 0)
-    text = "how long to wait for an answer at the start, at the end and meanwhile"
-    add("--timeout S", text, number(0.5, 600.0), 10.0)
-    text = "wait so long for a receiver that is not there yet (default: 0)"
-    add("--wait S", text, number(0.0, 600.0), 0.0)
-    text = (
-        "when the receiver has answered say 'ready', and begin at the start time that a line of "
-        "standard input names, s of the monotonic clock, or at once if it is empty: so several "
-        "senders begin together; whether steps that were late count is then for who names it"
-    )
-    add("--hold", text, bool)
-    text = "of what is drawn at random: a policy that acts by sampling, BBR's first phase"
-    add("--seed N", text, whole(0, 2**62), 0)
-    # What is written.
-    add("--plot FILE", "draw the flow: .png or .svg", _picture)
-    add_json(parser)
-
-
-def _picture(text: str) -> Path:
+def picture(text: str) -> Path:
     from distrlcc.extras import require
 
     path = Path(text)

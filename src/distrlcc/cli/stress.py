@@ -4,75 +4,44 @@ distrlcc stress one
 distrlcc stress runs/mine --budget 600 --out report
 distrlcc stress examples/plugins/scheme.py:near --properties use,queue --links 256 --gates
 distrlcc evaluate runs/mine --suite report/worst.toml             (what it found, again)
+
+Flags:
+    $CONTENDER
+    --budget S {1.0..}  how long it takes, s (default: 60)
+    --links N {1..}  instead: N plain draws and N searched, whatever time it takes
+    --seed N {0..} =0  of the draws
+    --properties A,B,…  those to look for (default: all)
+    --worst N {0..} =12  links that are made simple
+    --gates  exit code 1 where a property holds in a share of the space below its bar
+    --out DIR {path}  write stress.json, worst.toml and each link there
+    $JSON
+
+Rules:
+    --budget: not with --links; links take the time that they take, leave one out
 """
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
-from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distrlcc.cli.output import ALWAYS, add_json, console, emit_json, note
-from distrlcc.cli.parser import Parser, number, whole
+from rich.console import Console
+from rich.table import Table
+
+from distrlcc.cli.contenders import contender
+from distrlcc.cli.output import console, emit_json, note
 from distrlcc.errors import ConfigError, listed, once, printable, unknown_name
+from distrlcc.evaluation.search import Findings, stress, write
+from distrlcc.evaluation.stress import PROPERTIES, Judge
 from distrlcc.files import require_writable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from distrlcc.evaluation.contender import Contender
-    from distrlcc.evaluation.search import Findings
 
 _QUIET_S = 5.0
 
 
-def add_arguments(parser: Parser) -> None:
-    add = parser.add
-    add_contender(parser)
-    add("--budget S", "how long it takes, s (default: 60)", number(1))
-    add("--links N", "instead: N plain draws and N searched, whatever time it takes", whole(1))
-    add("--seed N", "of the draws", whole(0), 0)
-    add("--properties A,B,…", "those to look for (default: all)")
-    add("--worst N", "links that are made simple", whole(0), 12)
-    text = "exit code 1 where a property holds in a share of the space below its bar"
-    add("--gates", text, bool)
-    add("--out DIR", "write stress.json, worst.toml and each link there", Path)
-    add_json(parser)
-
-
-def add_contender(parser: Parser) -> None:
-    """Add the arguments that `contender` reads."""
-    add = parser.add
-    add("sender SENDER", "a policy file, a run, a shipped policy, or a scheme")
-    add("--prefer P", "0: throughput, 1: delay, for policies with preferences", number(0, 1))
-    add("--always", ALWAYS, bool)
-    add("--processes N", "of this machine (default: as many as it has cores)", whole(1, 512))
-
-
-def contender(args: Namespace) -> Contender:
-    """Return the contender that is judged; raises ConfigError if nothing has its name."""
-    from dataclasses import replace
-
-    from distrlcc.evaluation.contender import contender_named
-
-    args.processes = args.processes or len(os.sched_getaffinity(0))
-    found = contender_named(args.sender, args.prefer)
-    if args.always and not found.learned:
-        raise ConfigError(f"--always is for a policy; {found.name} is a scheme")
-    return replace(found, always=args.always)
-
-
 def run(args: Namespace) -> int:
     """Draw, search and shrink; print what was found, write it."""
-    from distrlcc.evaluation.search import stress, write
-    from distrlcc.evaluation.stress import PROPERTIES, Judge
-
     # All that can be refused is refused before the first link.
-    if args.budget is not None and args.links is not None:
-        raise ConfigError("--budget and --links: leave one out; links take the time that they take")
     keys = listed(args.properties or ",".join(PROPERTIES), "--properties")
     once(keys, "--properties: ")
     for key in keys:

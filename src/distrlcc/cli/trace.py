@@ -1,52 +1,46 @@
-"""Write a generated trace, or what a log of throughput says, to a file in mahimahi's format.
+"""Write a generated trace, or what a log of throughput says, in mahimahi's format.
 
 distrlcc trace cellular:7 --out links/seven.trace
 distrlcc trace --from hsdpa report.2010-09-13_1003CEST.log --out links/metro.trace
 distrlcc trace --from iperf3 measured.json --out links/measured.trace
 distrlcc trace --from csv drive.csv --columns Timestamp,DL_bitrate --out links/drive.trace
 distrlcc trace --from genet trace.json --out links/trace.toml
+
+Flags:
+    trace TRACE  cellular:SEED, poisson:MBPS:SEED, constant:MBPS or a file; with --from a log
+    --from/kind {csv|fcc|hsdpa|iperf3|genet|alphartc}  TRACE is a log of throughput: times and rates
+        in columns (csv), FCC's curr_webget.csv, one of the Norwegian HSDPA logs, what iperf3 -J
+        writes, or Genet's or AlphaRTC's JSON
+    --columns TIME,RATE =  columns of a CSV, by the names of its head or by number from 1
+    --unit UNIT =  units of a CSV that its head does not say, as kbps, or ms,kbps; dates need none
+    --out! FILE {path}  where to write it; as NAME.toml a scenario, which has delays and losses over
+        time, too
+
+Rules:
+    --columns --unit: for --from; they say what a log has
 """
 
 from __future__ import annotations
 
 import shlex
 from argparse import Namespace
-from pathlib import Path
 
 from distrlcc.cli.output import note
-from distrlcc.cli.parser import Parser
+from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
+from distrlcc.files import require_output, write_output
+from distrlcc.sim.throughput_log import read_throughput
+from distrlcc.sim.trace import load_trace
 
 KINDS = ("csv", "fcc", "hsdpa", "iperf3", "genet", "alphartc")
 
 
-def add_arguments(parser: Parser) -> None:
-    text = "cellular:SEED, poisson:MBPS:SEED, constant:MBPS or a file; with --from a log"
-    parser.add("trace TRACE", text)
-    text = (
-        "TRACE is a log of throughput: times and rates in columns (csv), FCC's curr_webget.csv, "
-        "one of the Norwegian HSDPA logs, what iperf3 -J writes, or Genet's or AlphaRTC's JSON"
-    )
-    parser.add("--from", text, dest="kind", choices=KINDS)
-    text = "columns of a CSV, by the names of its head or by number from 1"
-    parser.add("--columns TIME,RATE", text, default="")
-    text = "units of a CSV that its head does not say, as kbps, or ms,kbps; dates need none"
-    parser.add("--unit UNIT", text, default="")
-    text = "where to write it; as NAME.toml a scenario, which has delays and losses over time, too"
-    parser.add("--out FILE", text, Path, required=True)
-
-
 def run(args: Namespace) -> int:
     """Write the trace or scenario and say what it is."""
-    from distrlcc.config import to_toml
-    from distrlcc.files import require_output, write_output
-    from distrlcc.sim.throughput_log import read_throughput
-    from distrlcc.sim.trace import load_trace
-
     require_output(args.out, args.trace)
     as_scenario = args.out.suffix == ".toml"
-    if args.kind is None and (args.columns or args.unit or as_scenario):
-        raise ConfigError("--columns, --unit and --out NAME.toml are for a log; say which --from")
+    if args.kind is None and as_scenario:
+        raise ConfigError("--out NAME.toml is for a log; say which --from")
     log = args.kind and read_throughput(args.trace, args.kind, args.columns, args.unit)
     for line in log.notes if log else ():
         note(f"{args.trace}: {line}")

@@ -5,47 +5,44 @@ from __future__ import annotations
 import os
 import uuid
 from argparse import Namespace
-from dataclasses import fields, replace
-from pathlib import Path
-from typing import get_args
+from dataclasses import replace
 
 from distrlcc.cli.output import note
-from distrlcc.cli.parser import Parser, assignments, number, whole
-from distrlcc.cli.run_arguments import add_assignments
+from distrlcc.cli.parser import assignments
+from distrlcc.cli.run_arguments import made
 from distrlcc.config import override
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.filesystems import absolute, storage_filesystem
 from distrlcc.recipes.registry import recipe
-from distrlcc.tune.space import FORMS, check_space
+from distrlcc.tune.space import check_space
 from distrlcc.tune.tune_config import (
-    Metric,
     PBTConfig,
-    Sampler,
     SearchConfig,
-    TimeAttr,
     TuneConfig,
     steps_per_update,
 )
 
+_TUNER = """
+    recipe? RECIPE  see 'distrlcc list recipes'
+    --set/assignments* KEY=VALUE  change a key of the recipe
+    --updates N {1..}  updates of one member (default: the recipe's total_steps)
+    --cpus-per-trial C {0.01..10000}  cores of one member, may be a fraction
+    --cpus C {1..}  cores of this machine that are used (default: all)
+    --address HOST:PORT =  a Ray cluster's head, or auto (default: a Ray of its own on this machine)
+    --seed N {int} sets seed  of all that is drawn at random
+    --out DIR {path}  folder (default: runs/tune-…)
+    --resume  go on with the tuner in --out
+    --metric {reward|utilisation|queueing_delay|loss} =reward  what is compared, a mean over
+        held-out links
+    --mode {max|min}  default: max, for queueing_delay and loss min
+    --storage DIR|URL =  where members' checkpoints go: an NFS folder, s3://bucket/path … (default:
+        in --out)
+    --keep-checkpoints/keep N {int} =4  checkpoints kept of each member
+    --keep {gone}  it is --keep-checkpoints N
+    --stop REF =  a function of your own, ./file.py:name: takes a report, says that a member is done
+    --failures N {int} =2  times that a member that failed is started again
 
-def add_pbt(parser: Parser) -> None:
-    _add_tuner(parser, "--mutate")
-    add = parser.add
-    add("--population N", "members", int, 8)
-    add("--interval T", "between two looks at a member, in --time-attr", float, 20.0)
-    add("--time-attr", "what progress is measured by", default="update", choices=get_args(TimeAttr))
-    text = "updates between two reports (default: the interval where that is in updates, or 20)"
-    add("--report-every N", text, int)
-    add("--burn-in T", "before the first look, in --time-attr (default: 0)", float, 0.0)
-    add("--quantile Q", "share of the worst, which copy as many of the best; 0 to 0.5", float, 0.25)
-    add("--resample P", "probability of drawing a value anew instead of perturbing it", float, 0.25)
-    text = "one of them is multiplied with a number to perturb it"
-    add("--factors F,F", text, _factors, "1.2,0.8")
-    text = "a function of your own: takes the perturbed values by key, returns them"
-    add("--explore REF", text, default="")
-    add("--synch", "look at all members at the same time", bool)
-    parser.gone("--no-require-attrs", ": members report both score and time")
-    add("--no-log-config", "write no pbt_global.txt of Ray's", bool, dest="log_config")
+"""
 
 
 def run_pbt(args: Namespace) -> int:
@@ -55,13 +52,35 @@ def run_pbt(args: Namespace) -> int:
     distrlcc tune pbt quickstart --updates 200 --synch --mutate ppo.lr=loguniform:1e-5:1e-2
     distrlcc tune pbt quickstart --mutate ppo.gamma=uniform:0.9:0.99 ppo.num_epochs=int:1:6
     distrlcc tune pbt --resume --out runs/tune-quickstart-20260131-120000
+
+    Flags:
+        $_TUNER
+        --mutate/space* KEY=DIST  what is tuned: uniform:a:b, loguniform:a:b, int:a:b or
+            choice:x,y,…
+        --population N {int} =8  members
+        --interval T {float} =20.0  between two looks at a member, in --time-attr
+        --time-attr {update|steps|training_iteration|time_total_s} =update  what progress is
+            measured by
+        --report-every N {int}  updates between two reports (default: the interval where that is in
+            updates, or 20)
+        --burn-in T {float} =0.0  before the first look, in --time-attr (default: 0)
+        --quantile Q {float} =0.25  share of the worst, which copy as many of the best; 0 to 0.5
+        --resample P {float} =0.25  probability of drawing a value anew instead of perturbing it
+        --factors F,F {factors} =1.2,0.8  one of them is multiplied with a number to perturb it
+        --explore REF =  a function of your own: takes the perturbed values by key, returns them
+        --synch  look at all members at the same time
+        --no-require-attrs {gone}  members report both score and time
+        --no-log-config  write no pbt_global.txt of Ray's
+
+    Rules:
+        --cpus: not with --address; it is of a Ray of its own, leave it out with --address
     """
     return _run_tuner(args, "pbt")
 
 
 def _pbt_config(args: Namespace) -> PBTConfig:
     """Return the settings of a population; the interval of its reports is set where none is."""
-    pbt = PBTConfig(**{field.name: getattr(args, field.name) for field in fields(PBTConfig)})
+    pbt = made(PBTConfig, args)
     if args.report_every is None and args.time_attr != "update":
         args.report_every = 20
     elif args.report_every is None:
@@ -73,27 +92,12 @@ def _pbt_config(args: Namespace) -> PBTConfig:
     return pbt
 
 
-def _factors(text: str) -> tuple[float, float]:
+def factors(text: str) -> tuple[float, float]:
     try:
         first, second = (float(word) for word in text.split(","))
     except ValueError:
         raise ConfigError(f"--factors {text!r}: expected two numbers, as in 1.2,0.8") from None
     return first, second
-
-
-def add_search(parser: Parser) -> None:
-    _add_tuner(parser, "--search")
-    add = parser.add
-    add("--trials N", "", int, 16)
-    add("--sampler", "Optuna's sampler", default="tpe", choices=get_args(Sampler))
-    add("--report-every N", "updates between two reports", int, 20)
-    parser.gone("--interval", ": it is --report-every N")
-    add("--no-asha", "run every trial to its end", bool, dest="asha")
-    add("--grace N", "updates that every trial has (default: two reports)", int)
-    add("--reduction R", "at each of ASHA's rungs one of R trials goes on", float, 3.0)
-    add("--brackets N", "", int, 1)
-    text = "trials at the same time (default: as many as there are cores for)"
-    add("--concurrent N", text, int, 0)
 
 
 def run_search(args: Namespace) -> int:
@@ -102,34 +106,25 @@ def run_search(args: Namespace) -> int:
     distrlcc tune search quickstart --trials 16 --updates 200 --search ppo.lr=loguniform:1e-5:1e-2
     distrlcc tune search quickstart --sampler gp --search network.hidden=choice:[32,32],[64,64]
     distrlcc tune search --resume --out runs/tune-quickstart-20260131-120000
+
+    Flags:
+        $_TUNER
+        --search/space* KEY=DIST  what is tuned: uniform:a:b, loguniform:a:b, int:a:b or
+            choice:x,y,…
+        --trials N {int} =16
+        --sampler {tpe|random|cmaes|gp|qmc|nsga2|nsga3} =tpe  Optuna's sampler
+        --report-every N {int} =20  updates between two reports
+        --interval {gone}  it is --report-every N
+        --no-asha  run every trial to its end
+        --grace N {int}  updates that every trial has (default: two reports)
+        --reduction R {float} =3.0  at each of ASHA's rungs one of R trials goes on
+        --brackets N {int} =1
+        --concurrent N {int} =0  trials at the same time (default: as many as there are cores for)
+
+    Rules:
+        --cpus: not with --address; it is of a Ray of its own, leave it out with --address
     """
     return _run_tuner(args, "search")
-
-
-def _add_tuner(parser: Parser, flag: str) -> None:
-    """Add the arguments of every tuner; the flag takes ``KEY=DISTRIBUTION``."""
-    add = parser.add
-    add("recipe RECIPE", "see 'distrlcc list recipes'", nargs="?")
-    add_assignments(parser, "recipe")
-    add("--updates N", "updates of one member (default: the recipe's total_steps)", whole(1))
-    add("--cpus-per-trial C", "cores of one member, may be a fraction", number(0.01, 1e4))
-    add("--cpus C", "cores of this machine that are used (default: all)", whole(1))
-    text = "a Ray cluster's head, or auto (default: a Ray of its own on this machine)"
-    add("--address HOST:PORT", text, default="")
-    add(f"{flag} KEY=DIST", f"what is tuned: {FORMS}", list, dest="space")
-    add("--seed", "short for --set seed=N", int, key="seed")
-    add("--out DIR", "folder (default: runs/tune-…)", Path)
-    add("--resume", "go on with the tuner in --out", bool)
-    text = "what is compared, a mean over held-out links"
-    add("--metric", text, default="reward", choices=get_args(Metric))
-    add("--mode", "default: max, for queueing_delay and loss min", choices=("max", "min"))
-    text = "where members' checkpoints go: an NFS folder, s3://bucket/path … (default: in --out)"
-    add("--storage DIR|URL", text, default="")
-    add("--keep-checkpoints N", "checkpoints kept of each member", int, 4)
-    parser.gone("--keep", ": it is --keep-checkpoints N")
-    text = "a function of your own, ./file.py:name: takes a report, says that a member is done"
-    add("--stop REF", text, default="")
-    add("--failures N", "times that a member that failed is started again", int, 2)
 
 
 def _tune_config(args: Namespace, command: str) -> TuneConfig:
@@ -137,34 +132,24 @@ def _tune_config(args: Namespace, command: str) -> TuneConfig:
 
     A member's length is ``--updates`` or the recipe's ``total_steps``, never a time.
     """
-    pbt = search = None
+    args.pbt = args.search = None
     if command == "pbt":
-        pbt = _pbt_config(args)
+        args.pbt = _pbt_config(args)
     else:
         args.grace = 2 * args.report_every if args.grace is None else args.grace
-        search = SearchConfig(**{f.name: getattr(args, f.name) for f in fields(SearchConfig)})
+        args.search = made(SearchConfig, args)
     # What each member trains.
     if args.recipe is None:
         raise ConfigError("no recipe; expected a name of 'distrlcc list recipes', before --set")
     config = replace(override(recipe(args.recipe), assignments(args)), max_seconds=0.0)
     if args.updates is not None:
         config = replace(config, total_steps=args.updates * steps_per_update(config))
-    shrinks = args.metric in ("queueing_delay", "loss")
-    return TuneConfig(
-        run=config,
-        space=tuple(args.space),
-        storage=absolute(args.storage),
-        name=f"{config.recipe}-{uuid.uuid4().hex[:8]}" if args.storage else "members",
-        report_every=args.report_every,
-        metric=args.metric,
-        mode=args.mode or ("min" if shrinks else "max"),
-        cpus_per_trial=_core_share(args, pbt),
-        keep=args.keep_checkpoints,
-        failures=args.failures,
-        stop=args.stop,
-        pbt=pbt,
-        search=search,
-    )
+    args.run, args.space = config, tuple(args.space)
+    args.name = f"{config.recipe}-{uuid.uuid4().hex[:8]}" if args.storage else "members"
+    args.storage = absolute(args.storage)
+    args.mode = args.mode or ("min" if args.metric in ("queueing_delay", "loss") else "max")
+    args.cpus_per_trial = _core_share(args, args.pbt)
+    return made(TuneConfig, args)
 
 
 def _core_share(args: Namespace, pbt: PBTConfig | None) -> float:
@@ -183,8 +168,6 @@ def _core_share(args: Namespace, pbt: PBTConfig | None) -> float:
 
 def _run_tuner(args: Namespace, command: str) -> int:
     # Find what does not fit before what takes seconds to import.
-    if args.address and args.cpus is not None:
-        raise ConfigError("--cpus is of a Ray of its own: leave it out with --address")
     config = _resumed(args, command) if args.resume else _tune_config(args, command)
     check_space(config)
     from distrlcc.tune.outcome import REPORTS, write_outcome
