@@ -52,14 +52,25 @@ int rename(const char *from, const char *to)
     return fails(to) ? -1 : real(from, to);
 }
 
-int fsync(int fd)
+static int fails_on(int fd, const char *call)
 {
     char link[64], path[4096];
-    int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t size = readlink(link, path, sizeof path - 1);
+    ssize_t size = readlink(link, path, sizeof path - 9);
     path[size < 0 ? 0 : size] = 0;
-    return fails(path) ? -1 : real(fd);
+    return fails(strcat(path, call));
+}
+
+int fsync(int fd)
+{
+    int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
+    return fails_on(fd, "") ? -1 : real(fd);
+}
+
+ssize_t write(int fd, const void *data, size_t size)
+{
+    ssize_t (*real)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
+    return fails_on(fd, ":write") ? -1 : real(fd, data, size);
 }
 """
 TINY = """num_envs=6 checkpoint_every=2 held_out.every=1000 held_out.links=2 held_out.seconds=0.3
@@ -85,9 +96,10 @@ def _left(place: Path) -> int:
     return int((place.read_text() or "0").split()[0])
 
 
+OTHERS = (errno.ESTALE, errno.ETIMEDOUT)
 CASES = [
     (number, name)
-    for number in (errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+    for number in (errno.EIO, *OTHERS)
     for name in ("latest.safetensors", "previous.safetensors", "metrics.jsonl", "checkpoints")
 ]
 
@@ -136,3 +148,26 @@ def test_a_checkpoint_is_tried_again_and_then_left_out(
     made = updates(out)
     assert made == list(range(1, len(made) + 1))
     assert load_checkpoint(out / "checkpoints/latest.safetensors")["counters"]["update"] == made[-1]
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EIO, *(pytest.param(n, marks=pytest.mark.long) for n in OTHERS)]
+)
+def test_a_row_is_written_once_all_the_same(
+    tmp_path: Path, shim: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    out, faults = tmp_path / "run", tmp_path / "faults"
+    _faults(faults, 1, number, "metrics.jsonl:write")
+    monkeypatch.setenv("LD_PRELOAD", str(shim))
+    monkeypatch.setenv("FAULTS", str(faults))
+    monkeypatch.setenv("DISTRLCC_LIMITS", "retry=0.2")
+    words = ["-P", "-m", "distrlcc", "train", "quickstart", "--out", str(out), "--set"]
+    with Command(tmp_path, *words, *TINY.replace("1000000000", "960").split()) as run:
+        assert run.process.wait(120) == 0, run.said
+    assert _left(faults) == 0
+    assert updates(out) == list(range(1, 11))
+    words += [*TINY.replace("1000000000", "1920").split(), "--resume"]
+    with Command(tmp_path, *words) as run:
+        assert run.process.wait(120) == 0, run.said
+        assert not [line for line in run.said if "warning" in line]
+    assert updates(out) == list(range(1, 21))

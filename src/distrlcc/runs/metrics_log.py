@@ -7,6 +7,7 @@ import json
 import numbers
 import os
 import sys
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ import msgspec
 
 from distrlcc.errors import OutputError, reading, writing
 from distrlcc.files import rename, temporary_path
+from distrlcc.limits import limits
 
 if TYPE_CHECKING:
     from distrlcc.runs.event_file import EventFile
@@ -55,6 +57,7 @@ class MetricsLog:
         self._steps = 0
         self._purge: int | None = None
         self._size = self._crc = 0
+        self._before = 0, 0
         self._lines: BinaryIO | None = None
         self._writer: EventFile | None = None
 
@@ -143,16 +146,40 @@ class MetricsLog:
             OutputError: They cannot be written, or the file was removed or taken over.
         """
         row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
-        with writing(self.path, _REMEDY):
-            if self._lines is None:
-                self._lines = self.path.open("ab")
-            self._append(self._lines, msgspec.json.format(row, indent=0) + b"\n")
-            self._lines.flush()
-            if not os.fstat(self._lines.fileno()).st_nlink:
-                raise FileNotFoundError(errno.ENOENT, "it was removed or replaced meanwhile")
+        line = msgspec.json.format(row, indent=0) + b"\n"
+        try:
+            self._write(line)
+        except OutputError as error:
+            if not error.passing:
+                raise
+            time.sleep(limits().retry)
+            self._reopen()
+            self._write(line)
         self.newest = update
         self._steps = int(metrics.get("steps", self._steps))
         self._show(metrics)
+
+    def _write(self, line: bytes) -> None:
+        with writing(self.path, _REMEDY):
+            if self._lines is None:
+                self._lines = self.path.open("ab")
+                self._size = self._lines.tell()
+            self._before = self._size, self._crc
+            self._append(self._lines, line)
+            self._lines.flush()
+            if not os.fstat(self._lines.fileno()).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "it was removed or replaced meanwhile")
+
+    def _reopen(self) -> None:
+        """Open the file anew, without what was written of a line that a file system refused."""
+        if self._lines is None:
+            return
+        with suppress(OSError):
+            self._lines.close()
+        self._size, self._crc = self._before
+        with writing(self.path, _REMEDY):
+            os.truncate(self.path, self._size)
+            self._lines = self.path.open("ab")
 
     def _show(self, metrics: Mapping[str, Any]) -> None:
         if not self._tensorboard:
