@@ -1,6 +1,6 @@
 """Follow quality against steps: policies that runs had on the way, on validation links.
 
-python -m benchmarks curve snapshots/seed-0 snapshots/seed-1 --out curve.png --json curve.json
+python -m research curve snapshots/seed-0 snapshots/seed-1 --out curve.png --json curve.json
 
 A folder holds one run's: copies of its policy.safetensors, each named by its steps, such as
 25000000.safetensors. A line is the mean of the runs that were copied in all of them at steps which
@@ -11,7 +11,7 @@ Flags:
     --suites SUITES =random,dynamic,cellular,shallow,silent,falls,slow,lossy,long  suites of one
         flow, scored by power
     --links N {1..} =64  validation links of each
-    --out FILE {bench_habits.picture}  draw the curves, .png or .svg
+    --out FILE {habits.picture}  draw the curves, .png or .svg
     $JSON
 """
 
