@@ -8,7 +8,7 @@ from distrlcc.cli.main import main
 
 COMMANDS = (
     *("sim", "env", "train", "parity", "scaling", "engines", "actors", "tune", "net"),
-    *("habits", "map", "curve", "late", "chaos", "cluster"),
+    *("chaos", "cluster"),
 )
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from distrlcc.recipes.results_page import results_page
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import SUITES, load_suite
+from research.__main__ import COMMANDS as RESEARCH
 from scripts import reference_pages
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +93,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
         *(_flags(c) for c in COMMANDS if c not in GROUPS),
         *(_flags(f"{g}_{c}") for g, choices in GROUPS.items() for c in choices),
         *(_flags(c, "benchmarks.bench_") for c in BENCHMARKS),
+        *(_flags(c, "research.") for c in RESEARCH),
     )
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts", "--rdzv-backend"}
     others |= {"--rdzv-endpoint", "--rdzv-conf", "--local-addr", "--schemes"}
@@ -106,8 +108,9 @@ def test_commands_and_flags_exist(page: Path) -> None:
             assert words[0] in GROUPS[command], rest
             name = f"{command}_{words[0]}"
         assert set(FLAG.findall(rest)) <= _flags(name) | {"--help"}, rest
-    for command, rest in re.findall(r"python -m benchmarks (\w+)([^`\n#]*)", code):
-        known = _flags(command, "benchmarks.bench_")
+    packages = {"benchmarks": "benchmarks.bench_", "research": "research."}
+    for room, command, rest in re.findall(r"python -m (benchmarks|research) (\w+)([^`\n#]*)", code):
+        known = _flags(command, packages[room])
         assert set(FLAG.findall(rest)) <= known, rest
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import COMMANDS
-from benchmarks.bench_curve import together
 from distrlcc.cli.main import main
 from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.policy.policy_file import find_policy
 from distrlcc.sim.suites import load_suite
+from research.__main__ import COMMANDS
+from research.curve import together
 
 
 def _curve(*words: str) -> int:
-    return main(["curve", *words], "bench", COMMANDS, "benchmarks.bench_")
+    return main(["curve", *words], "bench", COMMANDS, "research.")
 
 
 def test_runs_are_scored_where_all_have_a_policy(

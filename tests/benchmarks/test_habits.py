@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.__main__ import COMMANDS
-from benchmarks.bench_habits import SIMULATED, distances
 from distrlcc.cli.main import main
+from research.__main__ import COMMANDS
+from research.habits import SIMULATED, distances
 from tests.net import kernel_commands
 
 record = kernel_commands.record
@@ -35,7 +35,7 @@ def test_the_kernel_and_the_simulators_are_compared(tmp_path: Path) -> None:
     link.write_text(LINK)
     words = ["habits", "dagger", "--suite", str(link), "--seconds", "1"]
     words += ["--out", str(plot), "--json", str(figures)]
-    assert main(words, "bench", COMMANDS, "benchmarks.bench_") == 0
+    assert main(words, "bench", COMMANDS, "research.") == 0
     assert re.search(r"<svg ", plot.read_text())
     told = json.loads(figures.read_text())
     (compared,) = told["distances"].values()

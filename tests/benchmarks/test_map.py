@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_map
-from benchmarks.__main__ import COMMANDS
 from distrlcc.cli.main import main
+from research import map as bench_map
+from research.__main__ import COMMANDS
 
 
 @pytest.mark.long
@@ -23,9 +23,9 @@ def test_a_map_has_a_score_in_each_cell_and_marks_where_a_scheme_has_more(
     monkeypatch.setattr(bench_map, "MAPS", few)
     plot, figures = tmp_path / "map.svg", tmp_path / "map.json"
     words = ["map", "cubic-like", "--against", "bbr", "--out", str(plot), "--json", str(figures)]
-    assert main(words, "bench", COMMANDS, "benchmarks.bench_") == 2  # no such policy
+    assert main(words, "bench", COMMANDS, "research.") == 2  # no such policy
     words[1] = "one"
-    assert main(words, "bench", COMMANDS, "benchmarks.bench_") == 0
+    assert main(words, "bench", COMMANDS, "research.") == 0
     assert "<svg " in plot.read_text()
     maps = json.loads(figures.read_text())["maps"]
     assert [each["score"] for each in maps] == ["power", "power", "Jain index"]

@@ -1,7 +1,7 @@
 """Measure how well a sender can do that hears of its link late, as each does that no one tells.
 
-python -m benchmarks late falls
-python -m benchmarks late dynamic --split test --json -
+python -m research late falls
+python -m research late dynamic --split test --json -
 
 An ACK tells of a packet's departure one round trip later. So a sender that knew all about the link
 as it was a round trip ago, and held the oracle's window of then, would be ahead of any real one.

@@ -1,17 +1,17 @@
 """Follow quality against steps: policies that runs had on the way, on validation links.
 
-python -m benchmarks curve snapshots/seed-0 snapshots/seed-1 --out curve.png --json curve.json
+python -m research curve snapshots/seed-0 snapshots/seed-1 --out curve.png --json curve.json
 
 A folder holds one run's: copies of its policy.safetensors, each named by its steps, such as
 25000000.safetensors. A line is the mean of the runs that were copied in all of them at steps which
 differ by a twentieth at most; around it their least and greatest score.
 
 Flags:
-    runs DIR {path}  one run's policies, named by their steps
+    runs* DIR {path}  one run's policies, named by their steps
     --suites SUITES =random,dynamic,cellular,shallow,silent,falls,slow,lossy,long  suites of one
         flow, scored by power
     --links N {1..} =64  validation links of each
-    --out FILE {bench_habits.picture}  draw the curves, .png or .svg
+    --out FILE {habits.picture}  draw the curves, .png or .svg
     $JSON
 """
 
@@ -44,6 +44,8 @@ Curve = tuple[FloatArray, FloatArray]
 
 def run(args: Namespace) -> int:
     """Score, print and draw."""
+    if not args.runs:
+        raise ConfigError("no folder; expected one of each run, such as snapshots/seed-0")
     places, suites = together([_snapshots(folder) for folder in args.runs]), args.suites.split(",")
     scenarios = {name: load_suite(name).scenarios("validation", args.links) for name in suites}
     out = sys.stderr if args.json == "-" else sys.stdout

@@ -1,7 +1,7 @@
 """Map where a policy is good: over rates and RTTs, queues and random losses, flows and their BDPs.
 
-python -m benchmarks map one --out map.png
-python -m benchmarks map one --against cubic,bbr --json map.json
+python -m research map one --out map.png
+python -m research map one --against cubic,bbr --json map.json
 
 Constant links with one value in each cell, none of which is from a suite. A cell is marked where
 one of the schemes that it is compared with does better by more than `MARGIN`.
@@ -9,7 +9,7 @@ one of the schemes that it is compared with does better by more than `MARGIN`.
 Flags:
     policy POLICY  a policy's file, a run, or the name of a shipped one
     --against SCHEMES =cubic,bbr,vegas,copa  schemes to compare it with
-    --out FILE {bench_habits.picture}  draw the maps, .png or .svg
+    --out FILE {habits.picture}  draw the maps, .png or .svg
     $JSON
 """
 

@@ -1,7 +1,7 @@
 """Compare what a policy sees in the kernel's TCP with what it sees in the simulator.
 
-python -m benchmarks habits
-python -m benchmarks habits --suite links.toml --out habits.png --json -
+python -m research habits
+python -m research habits --suite links.toml --out habits.png --json -
 
 The kernel's observations are read from the program's own record of a connection, each 10 ms. The
 simulator has the same links, with the opportunities in whole ms that the emulator gives them.

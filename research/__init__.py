@@ -1,0 +1,1 @@
+"""Scripts of our own questions; the log beside them has the answers."""
