@@ -45,7 +45,7 @@ def test_damage_costs_time_alone(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.skipif(
-    not shutil.which("unshare") or os.getuid() != 0, reason="needs root and unshare (util-linux)"
+    not shutil.which("unshare") or os.getuid() != 0, reason="needs root and unshare"
 )
 def test_a_full_disk_is_told_and_nothing_ends(tmp_path: Path) -> None:
     folder = tmp_path / "cache"

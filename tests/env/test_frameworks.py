@@ -44,7 +44,7 @@ def test_gymnasium_makes_our_vector_environment() -> None:
 def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     tmp_path: Path, receiver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     from stable_baselines3.common import vec_env
 
     from distrlcc.sb3 import VecLink
@@ -282,7 +282,7 @@ class Evil:
 def test_what_is_no_model_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: str, says: str
 ) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     path, out = tmp_path / "model.zip", tmp_path / "policy.safetensors"
     if wrong == "no zip":
         path.write_bytes(b"nothing")
