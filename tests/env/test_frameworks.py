@@ -41,6 +41,7 @@ def test_gymnasium_makes_our_vector_environment() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     tmp_path: Path, receiver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

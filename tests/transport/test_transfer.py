@@ -104,6 +104,7 @@ def test_packets_that_are_late_by_many_rtts_are_learnt_of() -> None:
     assert 0 < done.spurious < 0.02 * done.acked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_a_path_that_falls_silent_and_delivers_late_costs_no_window(name: str) -> None:
     """The link serves nothing for 2 s, and then all that it held: each timeout was spurious."""
