@@ -108,7 +108,7 @@ LEFT = [
 
 def made(kind: str, action: str, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return links, and an untrained model of SB3's or of sb3-contrib's for them."""
-    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     import stable_baselines3
 
     from distrlcc.sb3 import VecLink
@@ -223,7 +223,7 @@ def test_rates_queue_and_window_are_drawn_as_they_are() -> None:
 
 @pytest.mark.parametrize("kind", ["PPO by id", "make_vec_env", "CleanRL", "RL Zoo"])
 def test_tools_make_the_environment_by_its_id(kind: str, tmp_path: Path) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     from stable_baselines3.common.env_util import make_vec_env
 
     if kind == "PPO by id":
