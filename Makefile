@@ -14,7 +14,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, each process would compile torch anew: 2 s each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: venv demo test test-long check static lint types contracts docs unit clean
+.PHONY: venv demo test test-long quick check static static-beside lint types contracts docs unit clean
 
 venv: $(VENV)/.ready
 
@@ -47,9 +47,18 @@ demo: venv
 test: venv
 	@$(MAKE) --no-print-directory check
 
-# The tests use two cores now and then only: lint, types and contracts run beside them.
+# The tests use two cores now and then only: lint, types and contracts run beside them, and what
+# these say comes at the end where something is wrong. Both are make's own children, not a shell's
+# in the background, which Ctrl-C would not reach.
+STATIC := $(VENV)/static.log
 check:
-	@$(MAKE) --no-print-directory -j2 --output-sync=target static unit
+	@$(MAKE) --no-print-directory -j2 unit static-beside; failed=$$?; \
+	if [ -e $(STATIC) ]; then cat $(STATIC); echo "lint, types, contracts or docs: FAILED"; \
+	else echo "lint, types, contracts, docs: passed"; fi; exit $$failed
+
+static-beside:
+	@$(MAKE) --no-print-directory --output-sync=target static > $(STATIC) 2>&1 && rm $(STATIC) \
+	|| { echo "lint, types, contracts or docs: FAILED, as $(STATIC) says and the end will"; exit 1; }
 
 static: lint types contracts docs
 
@@ -72,11 +81,17 @@ PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 # Many tests wait rather than compute: four at a time keep two cores busy. The longest files begin
 # first: add --store-durations to write anew which these are.
 # First one process compiles for numba and writes what Python compiles, which all others would do
-# anew side by side.
+# anew side by side. SELECT is pytest's -m: make unit SELECT="not net".
+SELECT :=
 unit:
 	@$(BIN)/distrlcc check sim --scenarios 1 && $(PYTEST) tests/env/test_contract.py -k contract
 	@$(PYTEST) --collect-only tests > /dev/null || true
-	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder $(if $(SELECT),-m "$(SELECT)")
+
+# While you work: the rooms that start no processes, in under a minute on two cores.
+QUICK := $(addprefix tests/,control env learn policy sim transport test_config.py)
+quick: venv
+	$(PYTEST) --durations=5 $(QUICK) -n 2 --dist loadfile -m "not net and not long and not slow"
 
 # What does not fit into `make test`: other paths to what the suite shows once.
 test-long: venv

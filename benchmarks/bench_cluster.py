@@ -20,10 +20,10 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.hosts import Hosts
 from distrlcc.cli.output import emit_json
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
+from tests.support.namespaces import Hosts
 
 _TOKEN = "of-these-two-hosts-alone"
 _PORT = 7379

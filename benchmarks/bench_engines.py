@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.thread_engine import InProcessEngine
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.admission import admit, join
 from distrlcc.actors.engine import Engine, Worker
@@ -41,6 +40,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
+from tests.support.thread_engine import InProcessEngine
 
 _BROADCASTS = 100
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.fault import HOSTS
-from benchmarks.hosts import Hosts, fork_server, rank_processes
 from distrlcc.processes import Process, descendants, die_with_parent, find_process
+from tests.support.namespaces import Hosts, fork_server, rank_processes
 
 MARK = "DISTRLCC_CHAOS"
 _TOKEN = "of-these-hosts-and-no-stranger"

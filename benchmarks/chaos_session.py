@@ -16,9 +16,9 @@ from random import Random
 
 from benchmarks.chaos_run import ChaosRun, name, wait_until
 from benchmarks.fault import HOSTS, Fault, Promise, draw, promise
-from benchmarks.hosts import Hosts
 from benchmarks.stranger import scan
-from benchmarks.verdict import (
+from tests.support.namespaces import Hosts
+from tests.support.verdict import (
     file_faults,
     left_files,
     listening,

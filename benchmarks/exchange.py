@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hosts import Hosts
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.process_group import ProcessGroup
@@ -26,6 +25,7 @@ from distrlcc.parallel.start import behind_tunnel
 from distrlcc.parallel.store import Master
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.run_config import RunConfig
+from tests.support.namespaces import Hosts
 
 SIZES = (64, 6_000, 60_000, 600_000)
 """float32 values in a vector; a small policy has some 6,000 weights."""

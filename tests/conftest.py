@@ -17,6 +17,8 @@ from distrlcc.net.kernel_trial import Trial
 from distrlcc.policy.quantise import follower
 from tests import hosts, warm
 
+pytest_plugins = ("tests.support.skips",)
+
 # A busy machine is no failure, and the same examples are drawn everywhere.
 settings.register_profile("distrlcc", deadline=None, derandomize=True)
 settings.load_profile("distrlcc")
@@ -37,7 +39,6 @@ _seconds: Counter[str] = Counter()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run the long tests as well")
     parser.addoption("--store-durations", action="store_true", help=f"write {_DURATIONS.name}")
 
 
@@ -52,16 +53,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         _DURATIONS.write_text("".join(line for line in lines if not line.startswith("0 ")))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The longest files begin first, so that no process is left with one of them at the end.
     stored = (line.split() for line in _DURATIONS.read_text().splitlines())
     rank = {name: place for place, (_, name) in enumerate(stored)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
-    if config.getoption("--long"):
-        return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="long: make test-long runs it"))
 
 
 def _shared(name: str) -> Path:

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import hosts
-from benchmarks.hosts import fork_server as fork_server
-from benchmarks.hosts import rank_processes as rank_processes
 from distrlcc.errors import ConfigError
 from distrlcc.processes import descendants
+from tests.support import namespaces
+from tests.support.namespaces import fork_server as fork_server
+from tests.support.namespaces import rank_processes as rank_processes
 
 
-class Hosts(hosts.Hosts):
+class Hosts(namespaces.Hosts):
     """Hosts that run distrlcc commands; the test is skipped where there can be none."""
 
     def __init__(self, count: int, folder: Path) -> None:

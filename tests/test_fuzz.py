@@ -563,7 +563,7 @@ def session(folder: Path) -> tuple[Document, Parse]:
 
 @parser
 def model(folder: Path) -> tuple[Document, Parse]:
-    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     import torch
 
     from distrlcc.sb3 import read_model

@@ -40,7 +40,7 @@ def test_a_device_stays_a_device(tmp_path: Path, capfd: pytest.CaptureFixture[st
     try:
         os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
     except OSError:
-        pytest.skip("devices need root")
+        pytest.skip("needs root: devices")
     assert main(["trace", "cellular:7", "--out", str(full)]) == 2
     assert "No space left" in capfd.readouterr().err
     assert stat.S_ISCHR(full.stat().st_mode)

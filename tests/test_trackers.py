@@ -44,7 +44,7 @@ def store(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(place)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "links")
-    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    mlflow = pytest.importorskip("mlflow", reason="needs MLflow")
     client = mlflow.MlflowClient()
     if client.get_experiment_by_name("links") is None:
         client.create_experiment("links", artifact_location=(place / "kept").as_uri())
@@ -103,7 +103,7 @@ WAYS = {
 def test_each_way_of_training_logs_every_update_once_and_a_resume_goes_on(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb", reason="Weights & Biases is not installed")
+    pytest.importorskip("wandb", reason="needs Weights & Biases")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.chdir(tmp_path)
@@ -166,7 +166,7 @@ def silent() -> Iterator[str]:
 def test_dead_trackers_never_stop_training(
     silent: str, tmp_path: Path, store: Any, monkeypatch: Any, capfd: Any
 ) -> None:
-    pytest.importorskip("wandb", reason="Weights & Biases is not installed")
+    pytest.importorskip("wandb", reason="needs Weights & Biases")
     for name, value in {"BASE_URL": silent, "API_KEY": "0" * 40, "MODE": "online"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     monkeypatch.setenv("DISTRLCC_LIMITS", "stop=2")

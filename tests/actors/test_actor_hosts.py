@@ -140,7 +140,7 @@ def test_a_node_that_does_not_come_or_fit_is_named(
 def tunnel(make_hosts: Callable[[int], Any]) -> Iterator[Any]:
     """Two hosts that a VPN connects: 10.88.0.1 and 10.88.0.2."""
     if not Path("/dev/net/tun").exists():
-        pytest.skip("no TUN: /dev/net/tun is missing")
+        pytest.skip("needs /dev/net/tun")
     hosts, devices, ended = make_hosts(2), list[int](), threading.Event()
 
     def attach(host: int) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.thread_engine import InProcessEngine
 from distrlcc.actors import segment_queue, worker_table
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes
@@ -27,6 +26,7 @@ from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from tests.actors.shared import CONFIGS, DAGGER, ENVS, LENGTH, PPO, WORKERS
 from tests.parallel.commands import rows, saved
+from tests.support.thread_engine import InProcessEngine
 
 UPDATE = WORKERS * ENVS * LENGTH
 """Environment steps of an update."""

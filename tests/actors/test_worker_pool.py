@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.thread_engine import InProcessEngine
 from distrlcc.actors.actor import AHEAD, Segment
 from distrlcc.actors.engine import Worker
 from distrlcc.actors.segment_queue import GONE, LATE, NOT_FINITE, SegmentQueue
@@ -27,6 +26,7 @@ from distrlcc.runs.run_state import build_learner
 from distrlcc.runs.source import policy_spec
 from tests.actors.shared import before_step
 from tests.hosts import wait_until
+from tests.support.thread_engine import InProcessEngine
 
 SMALL = "dagger.rollout_length=6 dagger.sequence_length=3 network.hidden=[8] env.episode_s=0.2"
 CONFIG = override(recipe("indigo"), [*SMALL.split(), "seed=3"])

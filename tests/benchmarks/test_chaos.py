@@ -17,13 +17,13 @@ import pytest
 from benchmarks.__main__ import COMMANDS
 from benchmarks.chaos_run import MARK, TOPOLOGIES, ChaosRun
 from benchmarks.fault import draw, promise
-from benchmarks.hosts import Hosts
 from benchmarks.stranger import scan
-from benchmarks.verdict import file_faults, left_files, listening, log_faults, row_faults
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError
 from distrlcc.runs.checkpoint import save_checkpoint
 from tests.hosts import wait_until
+from tests.support.namespaces import Hosts
+from tests.support.verdict import file_faults, left_files, listening, log_faults, row_faults
 
 
 def test_a_seed_draws_the_same_faults_of_every_kind() -> None:

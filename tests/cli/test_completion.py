@@ -28,7 +28,7 @@ def test_bash_completes_commands_and_flags(
 
 def _completed(words: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     if shutil.which("bash") is None:
-        pytest.skip("bash is missing")
+        pytest.skip("needs bash")
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     ask = (

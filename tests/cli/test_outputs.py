@@ -58,7 +58,7 @@ def _commands(path: Path) -> list[list[str]]:
 def test_commands_make_folders(number: int, tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "c"
     if number == 2:
-        pytest.importorskip("onnx")
+        pytest.importorskip("onnx", reason="needs onnx")
     assert main(_commands(path)[number]) == 0
     assert path.stat().st_size
     # A file where a folder is expected is one line.

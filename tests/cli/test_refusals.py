@@ -293,7 +293,7 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
         words.startswith(("cluster", "PBT --storage", "RAY"))
         and importlib.util.find_spec("ray") is None
     ):
-        pytest.skip("needs Ray")
+        pytest.skip("needs Ray (extra 'ray')")
     Path("run").mkdir()
     for name, text in FILES.items():
         Path(name).write_text(text)
@@ -388,7 +388,7 @@ def test_processes_belong_to_torchrun_where_it_starts_them(
 def test_a_token_that_guards_nothing(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     monkeypatch.setenv("DISTRLCC_TOKEN", "secret")
     line = _fails(capfd, "cluster start --listen 127.0.0.1")
     assert "DISTRLCC_TOKEN has 6 characters; expected 16 or more" in line

@@ -119,7 +119,7 @@ def test_addresses_have_a_port_and_are_this_machines() -> None:
 def test_a_public_address_is_refused_on_any_interface(
     public: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     ours = [Interface("lo", "127.0.0.1"), Interface("eth0", "10.0.0.1")]
     at = "distrlcc.cluster.cluster"
     monkeypatch.setattr(f"{at}.interfaces", lambda: ours)
@@ -151,7 +151,7 @@ def test_several_addresses_of_an_interface_are_found(tmp_path: Path) -> None:
 
 
 def test_another_program_is_not_taken_for_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(GroupError, match="no Ray cluster answers") as caught:
@@ -176,7 +176,7 @@ def test_a_heads_row_has_no_configuration(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_cluster_file_is_what_ray_up_reads() -> None:
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     import jsonschema
     import yaml
     from ray.autoscaler._private.local.config import prepare_local
@@ -223,7 +223,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: Any) -> Iterator[Cluster]:
     """Return hosts of which the first runs a cluster's head."""
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     folder = tmp_path_factory.mktemp("cluster")
     with Hosts(2, folder) as hosts:
         made = Cluster(hosts, folder)
@@ -314,7 +314,7 @@ def _join(cluster: Cluster, *more: str) -> None:
 @pytest.mark.net
 @pytest.mark.long
 def test_a_head_on_loopback_listens_there_alone(make_hosts: Any, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     cluster = Cluster(make_hosts(1), tmp_path)
     cluster.run(0, "cluster", "start", "--no-dashboard", "--listen", "127.0.0.1", *SMALL)
     try:

@@ -83,6 +83,7 @@ def test_probe_rtt_after_ten_seconds_holds_four_packets_for_200_ms(flow: Recorde
     assert restored.cwnd == pytest.approx(2 * BDP + 3, rel=0.03)
 
 
+@pytest.mark.slow
 def test_probe_rtt_of_many_rounds_does_not_forget_the_bandwidth() -> None:
     (flow,) = run("bbr", seconds=11, rate=5000, rtt_ms=5, limit=100)
     probing = within(flow, PROBE_RTT)

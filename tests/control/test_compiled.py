@@ -31,6 +31,7 @@ def _run(folder: Path, *prefix: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "garbage", "zeros"])
 def test_damage_costs_time_alone(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "cache"
@@ -44,8 +45,9 @@ def test_damage_costs_time_alone(tmp_path: Path, damage: str) -> None:
     assert [_run(folder) for _ in range(2)] == [("2 0", ""), ("2 1", "")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
-    not shutil.which("unshare") or os.getuid() != 0, reason="needs root and unshare (util-linux)"
+    not shutil.which("unshare") or os.getuid() != 0, reason="needs root and unshare"
 )
 def test_a_full_disk_is_told_and_nothing_ends(tmp_path: Path) -> None:
     folder = tmp_path / "cache"

@@ -100,6 +100,7 @@ def alone_in_default_mode(
     return late
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "rtt_ms"), [(400, 20), (1000, 10), (4000, 10)])
 def test_alone_on_a_short_path_it_stays_in_default_mode(rate: float, rtt_ms: float) -> None:
     late = alone_in_default_mode(15, 300, 0.1, rate, rtt_ms)
@@ -107,6 +108,7 @@ def test_alone_on_a_short_path_it_stays_in_default_mode(rate: float, rtt_ms: flo
     assert np.mean([(sample.rtt - base) * rate / 1e9 for sample in late]) < 6
 
 
+@pytest.mark.slow
 def test_competes_with_reno_in_a_deep_queue() -> None:
     copas, reno = run("copa", "reno", seconds=40, limit=80)
     late = copas.after(15)
@@ -114,6 +116,7 @@ def test_competes_with_reno_in_a_deep_queue() -> None:
     assert 0.2 < len(late) / (len(late) + len(reno.after(15))) < 0.8
 
 
+@pytest.mark.slow
 def test_shares_with_itself() -> None:
     a, b = (
         len(flow.after(15)) for flow in run("copa", "copa", seconds=40, limit=500, starts=(0, 5))

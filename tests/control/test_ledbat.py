@@ -53,6 +53,7 @@ def test_window_stays_within_one_packet_of_flight() -> None:
     assert flow.cwnd <= 2 + 1 + 1
 
 
+@pytest.mark.slow
 def test_holds_the_target_delay_on_a_deep_queue() -> None:
     (flow,) = run("ledbat", seconds=40, limit=1000)
     delays = [(sample.rtt - 40e6) / 1e6 for sample in flow.after(25)]
@@ -61,6 +62,7 @@ def test_holds_the_target_delay_on_a_deep_queue() -> None:
     assert max(delays) <= 105
 
 
+@pytest.mark.slow
 def test_yields_to_reno() -> None:
     ledbats, reno = run("ledbat", "reno", seconds=40, limit=250)
     assert len(ledbats.after(20)) < 0.2 * len(reno.after(20))

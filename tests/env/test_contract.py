@@ -105,6 +105,7 @@ def test_suites_set_alone_are_drawn_alike() -> None:
     assert override(weighed, ["step_ms=20"]).suite_weights == (0.5, 0.3, 0.2)
 
 
+@pytest.mark.slow
 def test_sb3_trains_on_the_environment() -> None:
     from stable_baselines3 import PPO
 
@@ -197,6 +198,7 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_resume_and_two_processes_have_the_links_of_one_bit_for_bit(name: str) -> None:
     config, expert = WORLDS[name]

@@ -193,6 +193,7 @@ def test_held_out_links_are_not_disturbed() -> None:
     assert HeldOut(noisy, spec).score(weights) == HeldOut(few, spec).score(weights)
 
 
+@pytest.mark.slow
 def test_a_second_scoring_is_as_the_first() -> None:
     suites = ["env.suites=['shared','random']", "env.suite_weights=[]", "env.agents=4"]
     config = override(recipe("quickstart"), suites)

@@ -41,10 +41,11 @@ def test_gymnasium_makes_our_vector_environment() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     tmp_path: Path, receiver: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     from stable_baselines3.common import vec_env
 
     from distrlcc.sb3 import VecLink
@@ -107,7 +108,7 @@ LEFT = [
 
 def made(kind: str, action: str, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return links, and an untrained model of SB3's or of sb3-contrib's for them."""
-    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     import stable_baselines3
 
     from distrlcc.sb3 import VecLink
@@ -222,7 +223,7 @@ def test_rates_queue_and_window_are_drawn_as_they_are() -> None:
 
 @pytest.mark.parametrize("kind", ["PPO by id", "make_vec_env", "CleanRL", "RL Zoo"])
 def test_tools_make_the_environment_by_its_id(kind: str, tmp_path: Path) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     from stable_baselines3.common.env_util import make_vec_env
 
     if kind == "PPO by id":
@@ -282,7 +283,7 @@ class Evil:
 def test_what_is_no_model_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: str, says: str
 ) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     path, out = tmp_path / "model.zip", tmp_path / "policy.safetensors"
     if wrong == "no zip":
         path.write_bytes(b"nothing")

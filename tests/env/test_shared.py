@@ -229,6 +229,7 @@ def test_a_share_of_the_links_has_agents_in_the_kernel() -> None:
     assert 0.2 < (env.batch.disturbance.in_kernel[:: CONFIG.agents] != first).mean() < 0.8
 
 
+@pytest.mark.slow
 def test_rooms_are_filled_however_seldom_their_links_are() -> None:
     weights = (0.97, 0.03)  # one in 800 links has 9 to 16 agents
     few = replace(ROOMS, suites=("random", "world"), suite_weights=weights, agents=16, rooms=(16,))
@@ -239,6 +240,7 @@ def test_rooms_are_filled_however_seldom_their_links_are() -> None:
     assert min(sum(f.scheme == "agent" for f in flows) for flows in agents) > 8
 
 
+@pytest.mark.slow
 def test_links_that_fit_are_drawn_by_their_suites_weights() -> None:
     weights = (0.3, 0.2, 0.1, 0.4)  # the last has no link of one agent
     suites, rooms = ("random", "falls", "shallow", "shared-4"), (1, 1, 1, 1, 4)
@@ -250,6 +252,7 @@ def test_links_that_fit_are_drawn_by_their_suites_weights() -> None:
     assert shares == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0], abs=0.04)
 
 
+@pytest.mark.slow
 def test_rooms_that_no_scenario_fills_are_refused() -> None:
     config = replace(ROOMS, suites=("random",))
     with pytest.raises(ConfigError, match=r"random have no links of 2 to 2 agents; leave out"):

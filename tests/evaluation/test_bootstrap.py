@@ -27,7 +27,7 @@ def test_seeds_of_a_link_stay_together() -> None:
 
 
 def test_against_scipy() -> None:
-    stats = pytest.importorskip("scipy.stats")
+    stats = pytest.importorskip("scipy.stats", reason="needs scipy")
     rng = np.random.default_rng(1)
     values = rng.exponential(size=(2, 80, 5))
     ours = mean_intervals(values)

@@ -193,7 +193,7 @@ def test_machines_have_the_same_files_in_different_folders(topology: str, tmp_pa
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("words", RAY, ids=RAY)
 def test_ray_trains_and_tunes_with_users_code(words: str, plugins: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'distrlcc[ray]'")
+    pytest.importorskip("ray", reason="needs Ray (extra 'ray')")
     run = [sys.executable, "-m", "distrlcc", *words.format(plugins).split(), "--out", "run"]
     run += ["--set", *SMALL, *CASES["all"].format(plugins).split(), "ppo.use_vtrace=true"]
     subprocess.run(run, check=True, timeout=200, cwd=tmp_path)

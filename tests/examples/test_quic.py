@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.net,
     pytest.mark.skipif(
         importlib.util.find_spec("aioquic") is None,
-        reason="aioquic is missing: pip install aioquic",
+        reason="needs aioquic",
     ),
 ]
 ROOT = Path(__file__).parents[2]

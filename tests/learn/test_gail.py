@@ -69,6 +69,7 @@ def _train(
     return rewards, rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "bound", "changes"),
     [

@@ -40,6 +40,7 @@ def _trained(config: PPOConfig, updates: int) -> tuple[PPO, Rollout, list[dict[s
     return learner, rollout, metrics
 
 
+@pytest.mark.slow
 def test_it_explains_what_the_policys_own_cannot_and_the_policy_stays_as_it_is() -> None:
     plain, _, without = _trained(CONFIG, 25)
     learner, rollout, found = _trained(replace(CONFIG, privileged_critic=True), 25)

@@ -317,7 +317,7 @@ def test_a_connection_is_paced_at_its_policys_gain(
 )
 def test_one_that_is_kept_stays_until_it_is_unloaded(record: Any, name: str, hides: bool) -> None:
     if hides and not bpf.bundled():
-        pytest.skip("pylibbpf is not installed")
+        pytest.skip("needs pylibbpf")
     load = shlex.join(LOAD)
     lines = (
         "mount -t bpf bpf /sys/fs/bpf",

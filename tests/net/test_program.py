@@ -13,7 +13,7 @@ from distrlcc.errors import LinkError
 from distrlcc.net.program import run_program
 from tests.hosts import wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root for processes of its own")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
 LINGERS = "trap '' TERM; sleep 6543 & sleep 6543"
 
 

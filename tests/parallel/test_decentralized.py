@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from benchmarks.bench_parity import check_parity
-from benchmarks.verdict import row_faults
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import GroupError
@@ -32,6 +31,7 @@ from distrlcc.recipes.registry import recipe
 from tests.parallel.commands import Command, rows, saved, updates
 from tests.parallel.group_targets import Disturbed, disturbed
 from tests.runs.test_shared_training import AGENTS
+from tests.support.verdict import row_faults
 
 SMALL = """num_envs=5 checkpoint_every=7 held_out.every=8 held_out.links=2 held_out.seconds=0.3
     env.episode_s=0.5 network.hidden=[8] distributed.straggler_share=0 """

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.hosts import Hosts
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.interface import Interface, interface_towards, interfaces, resolve
+from tests.support.namespaces import Hosts
 
 SCRIPT = """
 import json, sys

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.verdict import row_faults
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.processes import descendants
 from distrlcc.runs.checkpoint import load_checkpoint
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, rows, saved, settings, updates
+from tests.support.verdict import row_faults
 
 pytestmark = [pytest.mark.timeout(240)]
 

@@ -171,7 +171,7 @@ def _sockets(process: int) -> int:
 
 def test_another_user_of_this_machine_is_not_answered(machines: Any) -> None:
     if os.geteuid():
-        pytest.skip("needs root, to be another user")
+        pytest.skip("needs root: another user")
     name = machines.gates[0]._socket.getpeername()
     child = os.fork()
     if not child:

@@ -17,8 +17,8 @@ from tests.policy.random_policies import make_policy
 
 @pytest.mark.parametrize("name", ["one", "indigo", "dagger", "aurora", "layers behind"])
 def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("onnx", reason="onnx is not installed")
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnx", reason="needs onnx")
+    runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     if name == "layers behind":  # those that are shipped are a minGRU, an LSTM and MLPs
         name = str(tmp_path / "policy.safetensors")
         save_policy(Path(name), make_policy(kind="lstm", hidden=(8,), post_hidden=4))

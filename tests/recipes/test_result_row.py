@@ -28,7 +28,8 @@ def _row(values: tuple[float, ...] = VALUES, metric: str = "power") -> ResultRow
 
 
 def test_the_interval_is_students() -> None:
-    stats = pytest.importorskip("scipy.stats")  # here, since it takes 1.3 s to load
+    # Here, since it takes 1.3 s to load.
+    stats = pytest.importorskip("scipy.stats", reason="needs scipy")
     low, high = stats.t.interval(0.95, 2, np.mean(VALUES), stats.sem(VALUES))
     alone, beside = (_row().half_width("random", "power", k) for k in (0, 3))
     assert alone == pytest.approx((high - low) / 2, rel=1e-3)

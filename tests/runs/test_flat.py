@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import distrlcc
-from benchmarks.thread_engine import InProcessEngine
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.cli.main import main
 from distrlcc.config import override
@@ -36,6 +35,7 @@ from distrlcc.runs.run_state import RunState, env_run
 from tests.hosts import wait_until
 from tests.parallel.commands import Command, session
 from tests.runs.test_recorder import Ranks
+from tests.support.thread_engine import InProcessEngine
 
 PACKAGE = f"{Path(distrlcc.__file__).parent}{os.sep}"
 WARM, WINDOW, UPDATES = 61, 10, 262

@@ -29,7 +29,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(place)]
     if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("needs root, to mount a small disk")
+        pytest.skip("needs root: to mount a small disk")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.verdict import row_faults
 from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
 from tests.parallel.commands import Command, saved, updates
+from tests.support.verdict import row_faults
 from tests.trees import CLOCK, same
 
 SMALL = """num_envs=16 checkpoint_every=7 held_out.every=25 held_out.links=4 held_out.seconds=0.3

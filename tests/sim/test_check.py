@@ -440,10 +440,12 @@ def _agrees(
         return all(compare(script) is None for script in islice(wanted, scenarios))
 
 
+@pytest.mark.slow
 def test_the_plain_kernel_agrees() -> None:
     assert _agrees(_mutant("PACKET_BITS * 1e-6", "1e-6 * PACKET_BITS"), scenarios=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_comparison_catches(name: str) -> None:
     kind = next((text for start, text in KINDS.items() if name.startswith(start)), "")

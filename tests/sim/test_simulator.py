@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrlcc.control.state import CWND
+from distrlcc.control.state import CWND, SCHEMES
 from distrlcc.errors import CheckpointError, ConfigError
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
@@ -47,7 +47,7 @@ def test_one_bdp_fills_the_link_without_a_queue(cwnd: int) -> None:
     assert simulator.results[0, col.BEST_CWND] == pytest.approx(41.0)
 
 
-@pytest.mark.parametrize("scheme", ["reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle"])
+@pytest.mark.parametrize("scheme", [*list(SCHEMES)[3:], "oracle"])
 @pytest.mark.parametrize("loss", [0.0, 0.02])
 @pytest.mark.parametrize(
     "queue", [{"queue_packets": 20}, {"aqm": "pie:packets=99", "jitter_ms": 2}]

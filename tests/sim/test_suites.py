@@ -261,6 +261,7 @@ def _falls(link: Link) -> bool:
     return len(rates) == 1 and 0 < (rates[0] or 0) < 0.5 * (link.rate_mbps or 0)
 
 
+@pytest.mark.slow
 def test_the_world_has_the_shares_that_it_documents() -> None:
     scenarios = [SUITES["world"].scenario("train", index) for index in range(2000)]
     agents = [sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios]

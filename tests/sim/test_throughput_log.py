@@ -246,7 +246,7 @@ def real_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run iperf3 over loopback in many ways; each leaves the client's log and the server's."""
     program = shutil.which("iperf3")
     if program is None:
-        pytest.skip("iperf3 is not installed")
+        pytest.skip("needs iperf3")
     folder = tmp_path_factory.mktemp("iperf3")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

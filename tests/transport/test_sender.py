@@ -287,6 +287,7 @@ def test_a_step_by_hand() -> None:
     assert empty.delay_ewma == 0.0
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_transfer() -> None:
     class Still(Steered):
         def on_ack(self, ack: Ack, *, now: int) -> None: ...

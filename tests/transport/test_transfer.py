@@ -8,12 +8,14 @@ import pytest
 
 from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
+from distrlcc.control.state import SCHEMES
 from distrlcc.sim.scenario import Flow
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, SenderOptions
 from tests.transport.flow import Network, Transfer
 
 MS = 1_000_000
 PACKETS = 284
+ADAPTIVE = list(SCHEMES)[3:]
 
 
 def _scheme(name: str, now: int) -> Controller:
@@ -55,7 +57,7 @@ def test_a_flow_ends_whatever_is_lost_and_reordered(
         assert done.found_lost <= len(set(range(done.sender.next_number)) - done.delivered)
 
 
-@pytest.mark.parametrize("name", ["cubic", "reno", "vegas", "copa", "bbr", "ledbat", "fixed"])
+@pytest.mark.parametrize("name", ["fixed", *ADAPTIVE])
 @pytest.mark.parametrize("options", [None, SIMULATOR_OPTIONS])
 def test_every_scheme_gets_through(name: str, options: SenderOptions | None) -> None:
     done = finish(name, Network(loss=0.005, batch_ms=1.0, jitter_ms=0.3), 2 * PACKETS, options)
@@ -85,7 +87,7 @@ def test_reordering_within_the_thresholds_is_no_loss_and_beyond_it_is_once(batch
     assert 0 < far.spurious < 0.02 * far.acked
 
 
-@pytest.mark.parametrize("name", ["cubic", "reno", "vegas", "copa", "bbr", "ledbat"])
+@pytest.mark.parametrize("name", ADAPTIVE)
 def test_reordering_takes_nothing_from_a_scheme(name: str) -> None:
     straight, crooked = (
         finish(name, Network(delay_ms=20.0, late=late), 1500) for late in ((0.0, 0.0), (0.2, 6.0))
@@ -102,7 +104,8 @@ def test_packets_that_are_late_by_many_rtts_are_learnt_of() -> None:
     assert 0 < done.spurious < 0.02 * done.acked
 
 
-@pytest.mark.parametrize("name", ["cubic", "reno", "vegas", "copa", "bbr", "ledbat"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADAPTIVE)
 def test_a_path_that_falls_silent_and_delivers_late_costs_no_window(name: str) -> None:
     """The link serves nothing for 2 s, and then all that it held: each timeout was spurious."""
     ends = {}

@@ -119,6 +119,7 @@ def test_random_bytes_are_taken_or_refused(body: bytes, kind: int) -> None:
     decode(struct.pack("!4sBBH", wire.MAGIC, wire.VERSION, kind, 0) + body)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.sampled_from(ALL), st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255))))
 def test_what_is_taken_has_one_encoding(datagram: bytes, edits: list[tuple[int, int]]) -> None:
