@@ -21,6 +21,7 @@ from distrlcc.cli.main import main
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
+from research.__main__ import COMMANDS as RESEARCH
 from tests.hosts import rank_processes, wait_until
 
 SMALL = "num_envs=4 ppo.rollout_length=16 ppo.minibatch_size=64 network.hidden=[8]"
@@ -31,7 +32,10 @@ UPDATE = 2 * 4 * 16
 
 
 def _bench(words: str, *more: str) -> int:
-    return main([*words.split(), *more], "bench", COMMANDS, "benchmarks.bench_")
+    given = [*words.split(), *more]
+    if given[0] in RESEARCH:
+        return main(given, "research", RESEARCH, "research.")
+    return main(given, "bench", COMMANDS, "benchmarks.bench_")
 
 
 def _measured(tmp_path: Path, words: str, *more: str) -> Any:

@@ -172,7 +172,10 @@ def test_workers_act_for_a_trainer_in_real_time(tmp_path: Path) -> None:
             ("quickstart", "--start-from", "small.safetensors"),
             "hidden [16]; expected hidden [64, 64]",
         ),
-        (("--resume", "--start-from", "small.safetensors"), "--start-from with --resume"),
+        (
+            ("--resume", "--start-from", "small.safetensors"),
+            "--start-from and --resume are not allowed with each other",
+        ),
         (("quickstart", "--world", "real"), "invalid choice: 'real'"),
     ],
 )

@@ -413,7 +413,7 @@ def test_the_command_writes_a_trace_that_can_be_evaluated(
     assert ": traces: 1; left out:\n  e.json: it is JSON of no known kind" in left_out
     assert "\n  log.json: distrlcc trace --from iperf3" in left_out
     assert _distrlcc("evaluate --against cubic --suite random --loss 0.1") == 2
-    assert "--delay, --queue and --loss are for --trace" in capsys.readouterr().err
+    assert "--loss is for --trace FILE" in capsys.readouterr().err
 
 
 def test_what_a_trace_cannot_say_is_said_as_flags_or_a_scenario(
