@@ -89,31 +89,21 @@ def run(args: Namespace) -> int:
     if args.recipe:
         run_config(args)  # refused before anything is started
     _guard(args)
-    words = _without(sys.argv[1:], "--hosts", "--remote-command", "--load", "--resume")
-    words += (
-        [f"--processes={args.processes}"]
-        if args.processes and "--processes" not in args.flags
-        else []
-    )
-    lines = [
-        [*words, f"--node-num={args.node_num}", f"--node-index={k + 1}"] for k in range(len(hosts))
-    ]
+    gone = ("--hosts", "--remote-command", "--processes", "--load", "--resume")
+    words = _without(sys.argv[1:], *gone) + [f"--processes={args.processes}"] * bool(counts)
+    words += [f"--node-num={args.node_num}"]
+    lines = [[*words, f"--node-index={index}"] for index in range(1, args.node_num)]
     with started([*hosts], args.remote_command, lines):
         return part(args, Node(0, args.node_num, args.ip, port))
 
 
 def _without(words: list[str], *flags: str) -> list[str]:
     """Return words of a command line without some flags, of which all but --resume have a value."""
-    kept, skip = list[str](), False
-    for word in words:
-        flag, is_whole, _ = word.partition("=")
-        if flag in flags:
-            skip = not is_whole and flag != "--resume"
-        elif not skip or word.startswith("-"):
+    kept = []
+    for before, word in zip(["", *words], words, strict=False):
+        is_value = before in flags and before != "--resume" and not word.startswith("-")
+        if not is_value and word.partition("=")[0] not in flags:
             kept.append(word)
-            skip = False
-        else:
-            skip = False
     return kept
 
 

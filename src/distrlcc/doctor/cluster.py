@@ -109,10 +109,9 @@ class Survey:
         for key, answer in asked.items():
             try:
                 results[key] = answer.result(max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                results[key] = GroupError(f"no answer within {seconds:.0f} s")
             except Exception as error:  # the function's own, or what ended its process
-                results[key] = GroupError(last_line(error))
+                late = f"no answer within {seconds:.0f} s"
+                results[key] = GroupError(last_line(error) if answer.done() else late)
         return results
 
     def each(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[Any, Any]:

@@ -98,10 +98,10 @@ def check_hosts(hosts: Iterable[str], ip: str, port: int, program: str) -> list[
         # Start a process on each, this one first.
         own = [sys.executable, "-P", "-m", "distrlcc", "doctor", "--answer"]
         processes = {"": Popen(own, stdin=PIPE, stdout=PIPE, bufsize=0)}
-        stack.callback(processes[""].kill)
         for host in hosts:
             processes[host] = ssh(host, "sh", "-c", f"exec {program} doctor --answer")
-            stack.callback(processes[host].kill)
+        for process in processes.values():
+            stack.callback(process.kill)
         # Reach all, and compare versions.
         calls = {name: (_Machine(name, each), _identify, ip) for name, each in processes.items()}
         versions = dict[str, str]()

@@ -30,10 +30,12 @@ _SCRIPT = (
     'v=$({program} --version 2>&1 </dev/null) || {{ echo "$v"; exit 127; }}; '
     f"echo {_READY}; IFS= read -r {TOKEN} || exit 0; export {TOKEN}; exec 3<&0; "
     '(exec {program} "$@" 3<&- </dev/null) & p=$!; '
-    # When the standard input ends, so does the program, in the end by force.
-    "(cat <&3; kill $p; n=0; while kill -0 $p && [ $n -lt {seconds:.0f} ]; "
-    "do sleep 1; n=$((n+1)); done; kill -0 $p && kill -9 0) >/dev/null 2>&1 & w=$!; "
-    "exec 3<&- </dev/null; wait $p; c=$?; kill $w; exit $c"
+    # When the standard input ends, so does the program, in the end by force. It is the socket of
+    # the standard output, too: sshd waits while anything, as a cat would, has it open.
+    "(while read -r n; do :; done <&3; exec 3<&-; kill $p; n={seconds:.0f}; "
+    "while kill -0 $p && [ $n -gt 0 ]; do sleep 1; n=$((n-1)); done; "
+    "kill -0 $p && kill -9 0) >/dev/null 2>&1 & w=$!; "
+    "exec 3<&- </dev/null; wait $p 2>/dev/null; c=$?; kill $w; exit $c"
 )
 
 
@@ -91,19 +93,19 @@ class _Remote(Thread):
 
     def run(self) -> None:
         """Show what it says, with its name; before it is ready, keep the last line."""
-        for data in self.process.stdout or ():
-            line = printable(data.decode(errors="replace").rstrip())
-            if self.ready:
-                sys.stderr.write(f"{self.host}: {line}\n")
-            self.said, self.ready = line or self.said, self.ready or line == _READY
-        code = self.process.wait()
-        if code and self.ready and not self.leaving:
+        with self.process:
+            for data in self.process.stdout or ():
+                line = printable(data.decode(errors="replace").rstrip())
+                if self.ready:
+                    sys.stderr.write(f"{self.host}: {line}\n")
+                self.said, self.ready = line or self.said, self.ready or line == _READY
+        if (code := self.process.returncode) and self.ready and not self.leaving:
             sys.stderr.write(f"{self.host}: ended with exit code {code}\n")
 
     def tell(self, token: str | None) -> None:
         """Let it begin with a token, or with None end."""
         assert self.process.stdin is not None
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it has ended
             if token is None:
                 self.leaving = True
                 self.process.stdin.close()
