@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import distrlcc
 from tests.hosts import Hosts
 from tests.sshd import PROGRAM, servers
 
@@ -27,9 +30,9 @@ def check(
     within = {name: hosts.command(host) for name, host in names.items()}
     with servers(tmp_path, {n: hosts.address(h) for n, h in names.items()}, within) as client:
 
-        def run(*lines: str) -> tuple[int, list[dict[str, str]]]:
+        def run(*lines: str, program: str = str(PROGRAM)) -> tuple[int, list[dict[str, str]]]:
             (tmp_path / "hosts").write_text("\n".join(lines))
-            words = ["--hosts", "hosts", "--ip", hosts.address(0), "--remote-command", str(PROGRAM)]
+            words = ["--hosts", "hosts", "--ip", hosts.address(0), "--remote-command", program]
             done = subprocess.run(
                 hosts.command(0, str(PROGRAM), "doctor", *words, "--json", "-"),
                 cwd=tmp_path,
@@ -94,3 +97,16 @@ def test_a_closed_port_a_busy_one_and_a_lost_host_fail(check: Any) -> None:
     found = " ".join(row["found"] for row in rows)
     assert f"does not reach {address(2)}:{PORT} (timed out)" in found
     assert f"none of the ports {PORT}-{PORT} is free on {address(1)}" in found
+
+
+@pytest.mark.net
+def test_another_source_fails(check: Any, tmp_path: Path) -> None:
+    source = Path(distrlcc.__file__).parent
+    shutil.copytree(source, tmp_path / "distrlcc", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "distrlcc" / "errors.py").open("a") as file:
+        file.write("# another\n")
+    program = f"env PYTHONPATH={tmp_path} {sys.executable} -s -m distrlcc"
+    code, rows = check("one", program=program)
+    assert (code, failed(rows)) == (1, [("same versions", check.hosts.address(1))])
+    (found,) = [row["found"] for row in rows if row["check"] == "same versions"]
+    assert [line.split()[0] for line in found.splitlines()[1:]] == ["code"]

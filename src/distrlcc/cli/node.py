@@ -15,7 +15,7 @@ Flags:
     --hosts FILE  be node 0, and start the others by SSH: a host on each line, and behind it a
         number of processes, if any
     --remote-command COMMAND =distrlcc  what is started on --hosts, where that is not on PATH
-    --ip/--IP! IP  address of node 0, the master
+    --ip/--IP IP  address of node 0, the master
     --port P {1..65535}  the only port that machines speak over (default: 29513; decentralized
         29512)
     --processes N {1..4096}  equal processes on each machine of a decentralized run (default: 1)
@@ -72,10 +72,12 @@ def run(args: Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
     part = _decentralized if args.topology == _DECENTRALIZED else _actors
     port = args.port or _PORTS[args.topology]
+    needed = ["--ip"] if args.hosts else ["--node-index", "--node-num", "--ip"]
+    missing = [flag for flag in needed if getattr(args, flag[2:].replace("-", "_")) is None]
+    if missing:
+        more = "" if args.hosts else "; or --hosts FILE and --ip, to start all from this machine"
+        raise ConfigError(f"the following arguments are required: {', '.join(missing)}{more}")
     if not args.hosts:
-        if args.node_index is None or args.node_num is None:
-            flags = "--node-index, --node-num; or --hosts FILE, which starts all machines"
-            raise ConfigError(f"the following arguments are required: {flags}")
         return part(args, Node(args.node_index, args.node_num, args.ip, port, _guard(args)))
     from distrlcc.parallel.hosts import read_hosts, started
 
