@@ -213,9 +213,12 @@ def test_ctrl_c_ends_a_run_on_all(client: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         node(*EQUAL, "--ip", "127.0.0.1"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as process:
-        wait_until((tmp_path / "run" / "metrics.jsonl").exists, 90, "the first update")
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=200)[1]
+        try:
+            wait_until((tmp_path / "run" / "metrics.jsonl").exists, 150, "the first update")
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=120)[1]
+        finally:
+            process.kill()
     assert process.returncode == 130, said
     for name in ("one", "two"):
         assert f"{name}: distrlcc: found the master at 127.0.0.1" in said

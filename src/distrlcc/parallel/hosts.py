@@ -142,6 +142,7 @@ def started(hosts: Sequence[str], program: str, words: Sequence[Sequence[str]]) 
         _wait(limits().stop + limits().call, lambda: not any(r.is_alive() for r in remotes))
         for remote in remotes:
             remote.process.kill()
+            remote.join(limits().kill)
 
 
 def _wait(seconds: float, done: Callable[[], bool]) -> None:
