@@ -237,13 +237,14 @@ def test_a_run_on_machines_of_their_own(
     names = {"one": 1, "two": 2}
     within = {name: hosts.command(host) for name, host in names.items()}
     (tmp_path / "hosts").write_text("one\ntwo\n")
-    words = EQUAL if topology == "decentralized" else ["--out", "run", "--set", "max_seconds=20"]
-    words = [*words, "--ip", hosts.address(0)]
+    equal = ["quickstart", "--topology", "decentralized"]
+    words = [*(equal if topology == "decentralized" else []), "--ip", hosts.address(0)]
+    words += ["--out", "run", "--set", "max_seconds=20"]
     with servers(tmp_path, {n: hosts.address(h) for n, h in names.items()}, within) as line:
         env = {k: v for k, v in os.environ.items() if k != "DISTRLCC_TOKEN"} | {
             "DISTRLCC_SSH": line
         }
-        command = [*hosts.command(0, *node(*words)), "--set", "max_seconds=20"]
+        command = hosts.command(0, *node(*words))
         done = subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280, check=False
         )
