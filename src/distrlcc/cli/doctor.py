@@ -3,6 +3,7 @@
 distrlcc doctor
 distrlcc doctor --address 10.0.0.1:6379
 distrlcc doctor --cluster --storage /mnt/shared
+distrlcc doctor --hosts hosts.txt --ip 10.0.0.1
 
 Flags:
     --cluster  check every machine of the cluster that this one is in, and the links between them
@@ -10,9 +11,20 @@ Flags:
         it
     --interface NAME =  network interface towards the head
     --storage PATH =  folder or URL that must be writable, and the same on all machines
+    --hosts FILE  check the machines that 'node --hosts' would start, and the links between all
+    --answer  answer another machine's 'doctor --hosts' on standard input and output
     --json FILE {json}  write the rows as JSON; - for stdout
 
+With --hosts:
+    --ip IP  this machine's address, as the others reach it
+    --port P {1..65535} =29513  the port that the machines will speak over
+    --remote-command COMMAND =distrlcc  what is started there, where that is not on PATH
+
 Rules:
+    --hosts: needs --ip
+    --hosts: not with --cluster
+    --hosts: not with --address
+    --hosts: not with --storage
     --interface: for --address
     --interface: not with --cluster
 """
@@ -29,7 +41,16 @@ def run(args: Namespace) -> int:
     """Check; 1 when anything fails."""
     from distrlcc.doctor.findings import Verdict, print_findings, worst
 
-    if args.cluster:
+    if args.answer:
+        from distrlcc.doctor.hosts import answer
+
+        return answer()
+    if args.hosts:
+        from distrlcc.doctor.hosts import check_hosts
+        from distrlcc.parallel.hosts import read_hosts
+
+        findings = check_hosts(read_hosts(args.hosts), args.ip, args.port, args.remote_command)
+    elif args.cluster:
         from distrlcc.cluster.state import node_here
         from distrlcc.doctor.cluster import check_cluster
 

@@ -3,15 +3,19 @@
 distrlcc node --node-index 0 --node-num 2 --ip 10.0.0.1
 distrlcc node --node-index 1 --node-num 2 --ip 10.0.0.1
 distrlcc node quickstart --topology decentralized --node-index 0 --node-num 2 --ip 10.0.0.1
+distrlcc node quickstart --topology decentralized --hosts hosts.txt --ip 10.0.0.1
 
 Flags:
     $RUN
     --topology {actor-learner|decentralized} =actor-learner  actor-learner: workers act, a trainer
         on node 0 learns (default); decentralized: every process steps its environments and learns
-    --node-index! I {0..4095}  this machine's number from 0; M or more joins a decentralized run
+    --node-index I {0..4095}  this machine's number from 0; M or more joins a decentralized run
         under way
-    --node-num! M {1..4096}  machines that the run begins with
-    --ip/--IP! IP  address of node 0, the master
+    --node-num M {1..4096}  machines that the run begins with
+    --hosts FILE  be node 0, and start the others by SSH: a host on each line, and behind it a
+        number of processes, if any
+    --remote-command COMMAND =distrlcc  what is started on --hosts, where that is not on PATH
+    --ip/--IP IP  address of node 0, the master
     --port P {1..65535}  the only port that machines speak over (default: 29513; decentralized
         29512)
     --processes N {1..4096}  equal processes on each machine of a decentralized run (default: 1)
@@ -28,6 +32,8 @@ Flags:
     --tun  use the tunnel (VPN) interface
 
 Rules:
+    --remote-command: needs --hosts
+    --node-index --node-num: not with --hosts; it starts all, leave both away
     --processes --no-elastic --restarts --resume --debug: for --topology decentralized
     --load --nodes --envs-per-worker --max-lag --wait-workers --tun: for --topology actor-learner
     --tun: not with --interface; it picks one, leave --interface away
@@ -64,9 +70,43 @@ _PORTS = {_DECENTRALIZED: 29512, _ACTORS: 29513}
 
 def run(args: Namespace) -> int:
     """Take part until the run ends; 3 when the others are gone or out of reach."""
+    part = _decentralized if args.topology == _DECENTRALIZED else _actors
     port = args.port or _PORTS[args.topology]
-    node = Node(args.node_index, args.node_num, args.ip, port, _guard(args))
-    return _decentralized(args, node) if args.topology == _DECENTRALIZED else _actors(args, node)
+    needed = ["--ip"] if args.hosts else ["--node-index", "--node-num", "--ip"]
+    missing = [flag for flag in needed if getattr(args, flag[2:].replace("-", "_")) is None]
+    if missing:
+        more = "" if args.hosts else "; or --hosts FILE and --ip, to start all from this machine"
+        raise ConfigError(f"the following arguments are required: {', '.join(missing)}{more}")
+    if not args.hosts:
+        return part(args, Node(args.node_index, args.node_num, args.ip, port, _guard(args)))
+    from distrlcc.parallel.hosts import read_hosts, started
+
+    hosts = read_hosts(args.hosts)
+    args.node_index, args.node_num = 0, len(hosts) + 1
+    counts = {count for count in (*hosts.values(), args.processes) if count}
+    if len(counts) > 1 or (counts and part is _actors):
+        text = "expected as many processes on each machine, and --topology decentralized"
+        raise ConfigError(f"{args.hosts}: {text}")
+    args.processes = max(counts, default=None)
+    if args.recipe:
+        run_config(args)  # refused before anything is started
+    _guard(args)
+    gone = ("--hosts", "--remote-command", "--processes", "--load", "--resume")
+    words = _without(sys.argv[1:], *gone) + [f"--processes={args.processes}"] * bool(counts)
+    words += [f"--node-num={args.node_num}"]
+    lines = [[*words, f"--node-index={index}"] for index in range(1, args.node_num)]
+    with started([*hosts], args.remote_command, lines):
+        return part(args, Node(0, args.node_num, args.ip, port))
+
+
+def _without(words: list[str], *flags: str) -> list[str]:
+    """Return words of a command line without some flags, of which all but --resume have a value."""
+    kept = []
+    for before, word in zip(["", *words], words, strict=False):
+        is_value = before in flags and before != "--resume" and not word.startswith("-")
+        if not is_value and word.partition("=")[0] not in flags:
+            kept.append(word)
+    return kept
 
 
 def _guard(args: Namespace) -> str:
@@ -88,7 +128,7 @@ def _guard(args: Namespace) -> str:
         guard(own_token(), address)
         return ""
     os.environ[TOKEN] = secrets.token_hex(32)
-    line = shlex.join(["distrlcc", *(word for word in sys.argv[1:] if word != "--resume")])
+    line = shlex.join(["distrlcc", *_without(sys.argv[1:], "--resume")])
     line = re.sub("--node-index[= ][0-9]+", "--node-index I", line)
     line = f"{TOKEN}={os.environ[TOKEN]} {line}"
     return f"On each of the other machines, with its own number for I:\n\n  {line}\n\n"

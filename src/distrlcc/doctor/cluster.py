@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,7 +59,13 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
         where = {node: affinity(node.identifier, soft=False) for node in nodes}
         kind = ray.remote(num_cpus=0)(Probe)
         probes = {node: kind.options(scheduling_strategy=where[node]).remote() for node in nodes}
-        survey = _Survey(ray, port, nodes, probes)
+        ports = {n: [*[port][: n.is_head], n.manager_port, n.object_port] for n in nodes}
+        free = FIRST_WORKER_PORT, LAST_WORKER_PORT
+
+        def call(node: RayNode, *words: Any) -> Any:
+            return probes[node].call.remote(*words).future()
+
+        survey = Survey(nodes, call, name_ports(port), free, ports)
         # Report which have gone; then check each, the storage, and what is between each two.
         for node in known:
             if not node.alive:
@@ -71,19 +78,25 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
             _storage(survey, place)
         if len(survey.nodes) > 1:
             sys.stderr.write("distrlcc: trying ports and measuring between machines ...\n")
-            _wires(survey, _ports(survey))
-            _objects(survey)
+            wires(survey, try_ports(survey))
+            _objects(survey, probes)
         return survey.findings
 
 
 @dataclass
-class _Survey:
-    """The machines of a cluster, and what is known of them so far."""
+class Survey:
+    """Machines, and what is known of them so far."""
 
-    ray: Any
-    port: int
-    nodes: list[RayNode]
-    probes: dict[RayNode, Any]
+    nodes: list[Any]
+    """Each has an ``address``."""
+    call: Callable[..., Future[Any]]
+    """Calls a function on a node, both given first."""
+    names: str
+    """The ports that must be open, for people."""
+    free: tuple[int, int]
+    """First and last of those that this may listen on."""
+    ports: Mapping[Any, list[int]] = field(default_factory=dict)
+    """Others on each node that must be reached."""
     findings: list[Finding] = field(default_factory=list)
 
     def ask(self, seconds: float, calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
@@ -91,23 +104,21 @@ class _Survey:
 
         Each gives a result or a `GroupError`.
         """
-        asked = {key: self.probes[node].call.remote(*call) for key, (node, *call) in calls.items()}
+        asked = {key: self.call(*words) for key, words in calls.items()}
         deadline, results = time.monotonic() + seconds, dict[Any, Any]()
         for key, answer in asked.items():
             try:
-                left = max(0.0, deadline - time.monotonic())
-                results[key] = self.ray.get(answer, timeout=left)
-            except self.ray.exceptions.GetTimeoutError:
-                results[key] = GroupError(f"no answer within {seconds:.0f} s")
-            except self.ray.exceptions.RayError as error:
-                results[key] = GroupError(last_line(error))
+                results[key] = answer.result(max(0.0, deadline - time.monotonic()))
+            except Exception as error:  # the function's own, or what ended its process
+                late = f"no answer within {seconds:.0f} s"
+                results[key] = GroupError(last_line(error) if answer.done() else late)
         return results
 
     def each(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[Any, Any]:
         """Call a function on all machines at once."""
         return self.ask(seconds, {node: (node, function, *arguments) for node in self.nodes})
 
-    def add(self, node: RayNode, *findings: Finding) -> None:
+    def add(self, node: Any, *findings: Finding) -> None:
         """Add what was found on a machine."""
         self.findings += [replace(each, machine=node.address) for each in findings]
 
@@ -124,7 +135,7 @@ class _Survey:
             yield pairs
 
 
-def _machines(survey: _Survey, host: str) -> None:
+def _machines(survey: Survey, host: str) -> None:
     """Check each machine; one that does not answer is left out of what follows."""
     common: dict[RayNode, dict[str, str]] = {}
     calls = {
@@ -133,7 +144,7 @@ def _machines(survey: _Survey, host: str) -> None:
     }
     for node, answer in survey.ask(limits().start, calls).items():
         if isinstance(answer, GroupError):
-            fail = f"open ports {name_ports(survey.port)} between this machine and all others"
+            fail = f"open ports {survey.names} between this machine and all others"
             survey.add(node, finding("alive", f"runs nothing for us: {answer}", fail=fail))
         else:
             common[node], found = answer
@@ -144,7 +155,7 @@ def _machines(survey: _Survey, host: str) -> None:
         survey.add(node, machine.compare_versions(first.address, common[first], common[node]))
 
 
-def _storage(survey: _Survey, place: str) -> None:
+def _storage(survey: Survey, place: str) -> None:
     """Let each machine leave a mark, and look for those of all others."""
     marks, seconds = machine.new_marks(place), 2 * limits().start  # it is opened, written and read
     calls = {node: (node, machine.leave_mark, marks, node.address) for node in survey.nodes}
@@ -157,23 +168,20 @@ def _storage(survey: _Survey, place: str) -> None:
     survey.each(seconds, machine.sweep_marks, marks)
 
 
-def _ports(survey: _Survey) -> dict[RayNode, int]:
+def try_ports(survey: Survey) -> dict[Any, int]:
     """Try each port of each machine from each other one; return where machines listen for us."""
-    # Listen on a worker's port.
-    workers = FIRST_WORKER_PORT, LAST_WORKER_PORT
-    calls = {node: (node, wire.listen, node.address, *workers) for node in survey.nodes}
+    # Listen on one.
+    calls = {node: (node, wire.listen, node.address, *survey.free) for node in survey.nodes}
     ports = survey.ask(limits().call, calls)
     for node, port in ports.items():
         if isinstance(port, GroupError):
-            survey.add(node, finding("ports", str(port), fail="free some of the workers' ports"))
+            survey.add(node, finding("ports", str(port), fail=f"free one of {survey.names}"))
     ports = {node: port for node, port in ports.items() if isinstance(port, int)}
-    # Connect to it and to Ray's.
+    # Connect to it and to Ray's own.
     targets: list[tuple[str, int]] = []
     for node in survey.nodes:
-        first = [survey.port] if node.is_head else []
         own = [ports[node]] if node in ports else []
-        numbers = (*first, node.manager_port, node.object_port, *own)
-        targets += [(node.address, number) for number in numbers]
+        targets += [(node.address, number) for number in survey.ports.get(node, []) + own]
     all_ports = ", ".join(map(str, sorted({port for _, port in targets})))
     seconds = limits().call * (2 + len(targets) / 64)
     for node, answer in survey.each(seconds, wire.reach, targets).items():
@@ -184,15 +192,15 @@ def _ports(survey: _Survey) -> dict[RayNode, int]:
             tried = zip(targets, answer, strict=True)
             closed = [f"{host}:{port} ({problem})" for (host, port), problem in tried if problem]
             found = f"does not reach {', '.join(closed)}"
-            fail = f"open ports {name_ports(survey.port)} there for {node.address}"
+            fail = f"open ports {survey.names} there for {node.address}"
         survey.add(node, finding("ports", found, fail=fail))
     return ports
 
 
-def _wires(survey: _Survey, ports: dict[RayNode, int]) -> None:
+def wires(survey: Survey, ports: dict[Any, int]) -> None:
     """Measure between each two, as many at once as do not disturb each other."""
     # Round trips and rates.
-    nodes, offsets = survey.nodes, dict[RayNode, float]()
+    nodes, offsets = survey.nodes, dict[Any, float]()
     seconds = min(0.25, _WIRE_SECONDS / (2 * len(nodes)))
     for pairs in survey.rounds("link"):
         calls = {
@@ -203,7 +211,7 @@ def _wires(survey: _Survey, ports: dict[RayNode, int]) -> None:
         for (a, b), wired in survey.ask(limits().call + 2 * seconds, calls).items():
             found, fail, warn = str(wired), "", ""
             if isinstance(wired, GroupError):
-                fail = f"open ports {name_ports(survey.port)} between the two"
+                fail = f"open ports {survey.names} between the two"
             elif min(wired.up_mbit, wired.down_mbit) < _SLOW_MBIT:
                 warn = "slow: is it the right network? use actor-learner rather than decentralized"
             elif wired.round_trip_ms > _FAR_MS:
@@ -232,13 +240,13 @@ def _fetch(held: list[Any], seconds: float) -> float:
     return time.perf_counter() - begin
 
 
-def _objects(survey: _Survey) -> None:
+def _objects(survey: Survey, probes: Mapping[RayNode, Any]) -> None:
     """Move a large object to the other one of each pair, and one back to the first."""
     nodes, seconds = survey.nodes, limits().worker_silence
     for pairs in survey.rounds("object"):
         calls = {}
         for source, target in [way for a, b in pairs for way in ((a, b), (b, a))]:
-            held = survey.probes[nodes[source]].call.remote(_hold, OBJECT_BYTES)
+            held = probes[nodes[source]].call.remote(_hold, OBJECT_BYTES)
             calls[source, target] = (nodes[target], _fetch, held, seconds)
         for (source, target), took in survey.ask(2 * seconds, calls).items():
             first, second = nodes[source], nodes[target]
