@@ -24,22 +24,15 @@ ENDLESS = """ppo.num_epochs=10000000 ppo.use_kl_loss=false ppo.rollout_length=64
     actors.envs_per_worker=1 held_out.links=2 held_out.seconds=1 ppo.minibatch_size=64"""
 NODE = "node --node-index 0 --node-num 1 --IP 127.0.0.1 --port 29533 --nodes nodes.toml"
 HANGS = """
-import os, sys, time
-from distrlcc.cli.main import main
-from distrlcc.env.vector import LinkVectorEnv
+import os, time
+from distrlcc.env.rewards import distrlcc
 
-step = LinkVectorEnv.step
-
-def hangs(self, actions):
+def hangs(stats, link, config):
     while os.path.exists(f"hang{os.getpid()}"):
         time.sleep(0.05)
-    return step(self, actions)
-
-LinkVectorEnv.step = hangs
-if __name__ == "__main__":
-    sys.exit(main())
+    return distrlcc(stats, link, config)
 """
-"""A script, which every process of the run imports: a step hangs while a file bears its number."""
+"""A reward: a step hangs while a file bears its process's number."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +47,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _start(*words: str, settings: str = SMALL) -> Command:
     """Start one machine's whole run, on loopback."""
     keys = ("--set", *settings.split(), "actors.segments_per_update=2")
-    return Command(Path(), "hangs.py", *NODE.split(), "--no-tensorboard", *words, *keys)
+    keys += ("env.reward.name=./hangs.py:hangs",)
+    return Command(Path(), "-m", "distrlcc", *NODE.split(), "--no-tensorboard", *words, *keys)
 
 
 def test_workers_hang_freeze_and_die_and_load_finds_the_run() -> None:
