@@ -78,7 +78,7 @@ docs: venv
 
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 
-# Many tests wait rather than compute: four at a time keep two cores busy. The longest files begin
+# Many tests wait rather than compute: five at a time keep two cores busy. The longest files begin
 # first: add --store-durations to write anew which these are.
 # First one process compiles for numba and writes what Python compiles, which all others would do
 # anew side by side. SELECT is pytest's -m: make unit SELECT="not net".
@@ -86,7 +86,7 @@ SELECT :=
 unit:
 	@$(BIN)/distrlcc check sim --scenarios 1 && $(PYTEST) tests/env/test_contract.py -k contract
 	@$(PYTEST) --collect-only tests > /dev/null || true
-	$(PYTEST) tests -n 4 --dist loadfile --no-loadscope-reorder $(if $(SELECT),-m "$(SELECT)")
+	$(PYTEST) tests -n 5 --dist loadfile --no-loadscope-reorder $(if $(SELECT),-m "$(SELECT)")
 
 # While you work: the rooms that start no processes, in under a minute on two cores.
 QUICK := $(addprefix tests/,control env learn policy sim transport test_config.py)

@@ -163,6 +163,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.long
 def test_dead_trackers_never_stop_training(
     silent: str, tmp_path: Path, store: Any, monkeypatch: Any, capfd: Any
 ) -> None:

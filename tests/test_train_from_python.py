@@ -123,7 +123,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param(w, marks=[pytest.mark.long] * ("Ray" in w)) for w in WAYS]
+    "way", [pytest.param(w, marks=[pytest.mark.long] * (w != "torch RPC")) for w in WAYS]
 )
 def test_callbacks_hear_each_row_once_in_the_process_that_asked(
     way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -185,6 +185,7 @@ def test_a_follower_reads_whole_lines_once_and_what_a_rewind_has_changed(tmp_pat
     log.close()
 
 
+@pytest.mark.long
 def test_torch_multiprocessing_runs_our_environment_as_the_page_has_it(tmp_path: Path) -> None:
     page = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
     (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.S) if "mp.spawn" in c)

@@ -32,7 +32,9 @@ def _run(folder: Path, *prefix: str) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["cut", "garbage", "zeros"])
+@pytest.mark.parametrize(
+    "damage", ["cut", *(pytest.param(d, marks=pytest.mark.long) for d in ("garbage", "zeros"))]
+)
 def test_damage_costs_time_alone(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "cache"
     assert [_run(folder)[0] for _ in range(2)] == ["2 0", "2 1"]

@@ -151,7 +151,7 @@ def test_a_checkpoint_is_tried_again_and_then_left_out(
 
 
 @pytest.mark.parametrize(
-    "number", [errno.EIO, *(pytest.param(n, marks=pytest.mark.long) for n in OTHERS)]
+    "number", [pytest.param(n, marks=pytest.mark.long) for n in (errno.EIO, *OTHERS)]
 )
 def test_a_row_is_written_once_all_the_same(
     tmp_path: Path, shim: Path, monkeypatch: pytest.MonkeyPatch, number: int
