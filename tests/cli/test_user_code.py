@@ -74,7 +74,7 @@ def _few(names: object, *quick: str) -> list[object]:
     return [n if n in quick else pytest.param(n, marks=pytest.mark.long) for n in list(names)]  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("kind", _few(KINDS, "reward", "explorer"))
+@pytest.mark.parametrize("kind", _few(KINDS, "reward"))
 def test_a_check_of_what_never_returns_ends(
     kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -404,6 +404,7 @@ while True:
 """
 
 
+@pytest.mark.long
 @_real_packets
 def test_programs_of_others_are_scored_by_the_links_log(tmp_path: Path) -> None:
     (tmp_path / "link.toml").write_text(LINK)

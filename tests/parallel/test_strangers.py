@@ -66,6 +66,7 @@ def _start(hosts: Any, folder: Path) -> list[Any]:
     return [first, third, second, fourth]
 
 
+@pytest.mark.long
 def test_strangers_change_nothing(
     make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
