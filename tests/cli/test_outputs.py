@@ -12,7 +12,7 @@ from distrlcc.cli.main import COMMANDS, GROUPS, find, main
 from distrlcc.files import require_output, write_output
 from distrlcc.net.link_log import LinkLog
 
-INPUTS = {"--nodes", "--trace", "--scenario", "--autoscaling-config"}
+INPUTS = {"--hosts", "--nodes", "--trace", "--scenario", "--autoscaling-config"}
 """Files that are read."""
 ELSEWHERE = {"--log", "--log-down", "--log-port"}
 """Written by `LinkLog`."""

@@ -229,6 +229,7 @@ def test_an_interval_is_wilsons() -> None:
     assert wilson(10, 10)[1] == 1.0
 
 
+@pytest.mark.long
 def test_what_is_found_is_written_and_evaluated_again(plugin: str, tmp_path: Path) -> None:
     out, again = tmp_path / "out", tmp_path / "again.json"
     words = ["--links", "24", "--processes", "1", "--properties", "use,fair", "--worst", "2"]

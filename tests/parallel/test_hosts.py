@@ -208,6 +208,7 @@ def node(*words: str) -> list[str]:
 
 
 @pytest.mark.net
+@pytest.mark.long
 def test_ctrl_c_ends_a_run_on_all(client: str, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("one\ntwo\n")
     with subprocess.Popen(

