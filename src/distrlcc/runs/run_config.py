@@ -71,7 +71,7 @@ class HeldOutConfig:
     def __post_init__(self) -> None:
         check_fields(self, "average_steps", 0)
         if self.every < 1 or self.links < 1 or self.seconds <= 0:
-            raise ConfigError("held_out: every, links and seconds must be above 0")
+            raise ConfigError("every, links and seconds must be above 0")
 
 
 @dataclass(frozen=True)
