@@ -57,7 +57,7 @@ POLICIES = {
         "genet", "fast-rate", kind="lstm", hidden=(64, 64), activation="tanh"
     ),
     "a layer behind": random_policy(
-        "scale-free-spread", "fine", kind="mingru", hidden=(60, 64), post_hidden=50
+        "scale-free-spread", "fine", kind="mingru", hidden=(96, 96), post_hidden=128
     ),
     "rates of layers behind": random_policy(
         "aurora", "rate", kind="lstm", hidden=(20, 20), post_hidden=17, activation="tanh"

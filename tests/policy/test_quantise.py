@@ -23,9 +23,9 @@ def changed(name: str, **changes: object) -> PolicyFile:
     ("policy", "said"),
     [
         (changed("dagger", observation="mine"), "no observation 'mine'; it has scale-free,"),
-        (changed("one", hidden=(64, 65)), "65 recurrent cells do not fit .* room for 64"),
-        (changed("indigo", hidden=(128, 64)), "192 inputs of a layer do not fit .* room for 128"),
-        (changed("one", hidden=(65, 64)), "129 inputs of a layer do not fit .* room for 128"),
+        (changed("one", hidden=(64, 129)), "129 recurrent cells do not fit .* room for 128"),
+        (changed("indigo", hidden=(250, 64)), "314 inputs of a layer do not fit .* room for 256"),
+        (changed("one", hidden=(193, 64)), "257 inputs of a layer do not fit .* room for 256"),
         (changed("dagger", hidden=(300,)), "300 inputs of a layer do not fit"),
         (changed("dagger", hidden=(64,) * 5), "5 dense layers do not fit .* room for 4"),
         (

@@ -39,9 +39,9 @@ WEIGHT_SHIFT = 20
 """Bits after a weight's point, which leave room for large sums; 2^31 stands for 0."""
 CELL_GREATEST = 1 << 38
 """An LSTM's cell is clipped here, 2^14: its products with a gate need 63 bits at most."""
-MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 64
+MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 128
 MAX_LAYERS = MAX_DENSE + 2
-MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 128, 256, 1 << 16, 1024
+MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 256, 256, 1 << 16, 1024
 MAX_PLACES = 1024
 LINEAR, RELU, TANH = 0, 1, 2
 SPACES = {

@@ -82,7 +82,7 @@ __noinline int begin(struct connection *c, __u32 generation)
 	c->floor = c->quantile = c->spread = c->slow_spread = c->lately = 0;
 	c->mean = c->wander = 0;
 	for (int k = 0; k < MAX_STATE; k++)
-		c->observation[k] = c->hidden[k] = c->cell[k] = 0;
+		c->observation[k % MAX_INPUTS] = c->hidden[k] = c->cell[k] = 0;
 	/* The first window or rate, where there is none yet. */
 	c->generation = generation;
 	p = POLICY_OF(c);

@@ -3,8 +3,8 @@
 #define MAX_INPUTS 64
 #define MAX_ACTIONS 16
 #define MAX_LAYERS 6
-#define MAX_STATE 64
-#define MAX_COLUMNS 128
+#define MAX_STATE 128
+#define MAX_COLUMNS 256
 #define MAX_ROWS 256
 #define MAX_WEIGHTS (1 << 16)
 #define MAX_BIASES 1024
