@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import socketserver
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -158,6 +160,31 @@ def test_who_does_not_know_the_token_holds_nothing_up(
         assert time.monotonic() - begin < 30.0
     # Half of them were held at least; of all 601 that came some dropped ones may not be closed yet.
     assert most // 2 < max(counts) - own < most + 200
+
+
+def test_a_flood_of_greetings_takes_little_memory(machines: Any) -> None:
+    """Each says what TLS's client says first, and no more."""
+    greeting = ssl.MemoryBIO()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    with suppress(ssl.SSLWantReadError):
+        client.wrap_bio(ssl.MemoryBIO(), greeting).do_handshake()
+    hello = greeting.read()
+    assert _echoes(machines.gates[0].way(machines.there, "echo"), b"it has begun")
+    before = _resident(machines.process)
+    with ExitStack() as stack:
+        for number in range(500):
+            source = f"127.1.{number % 60}.1", 0
+            came = socket.create_connection(("127.0.0.3", machines.port), 10.0, source)
+            stack.enter_context(came).sendall(hello)
+        assert _echoes(machines.gates[0].way(machines.there, "echo"), b"meanwhile")
+        assert _resident(machines.process) - before < 60e6  # 90 MB by asyncio alone
+
+
+def _resident(process: int) -> int:
+    """Return a process's resident memory, bytes."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def _sockets(process: int) -> int:

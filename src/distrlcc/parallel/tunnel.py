@@ -10,6 +10,7 @@ of its own, and this module is its program; `distrlcc.parallel.gate` opens it an
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import hashlib
 import os
 import resource
@@ -31,6 +32,8 @@ from distrlcc.processes import die_with_parent, run_soon
 
 _UNFINISHED, _UNFINISHED_OF_HOST, _DIALS = 256, 32, 16
 """Connections that have not proved yet that they know the token: of all, of one host; own ones."""
+_BUFFER = 1 << 15
+"""Bytes that asyncio sets aside for each connection, 256 kB by itself: 64 MB for strangers."""
 _EARLY = 1 << 16
 """Bytes that wait for the other end to be there."""
 _FOUND, _ABSENT = b"+", b"-"
@@ -389,6 +392,7 @@ def main() -> None:
     run_soon()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    asyncio.sslproto.SSLProtocol.max_size = _BUFFER
     asyncio.run(_Server(settings).run())
 
 
