@@ -207,7 +207,7 @@ def test_a_lan_is_filled_by_cubics_rule_and_given_back_where_it_gets_longer(
     assert batch.windows.on[0] == 0.0
     assert batch.windows.state[0, windows.SHORT_ENTRIES] == 1
     # Nothing of it where the policy is to send always.
-    batch.windows.outside = False
+    batch.windows.held = 0.0
     batch.windows.reset(np.array([0]))
     for _ in range(100):
         batch.step(np.array([HOLD]))
@@ -215,7 +215,7 @@ def test_a_lan_is_filled_by_cubics_rule_and_given_back_where_it_gets_longer(
 
 
 def test_cubics_windows_go_beyond_a_policys_and_noise_that_ends_gives_them_back() -> None:
-    rng, control, cwnd = np.random.default_rng(3), WindowControl(1, 0.0, 0.05, True), 100.0
+    rng, control, cwnd = np.random.default_rng(3), WindowControl(1, 0.0, 0.05, windows.NOISE), 100.0
 
     def rounds(count: int, noise: float) -> float:
         """Let round trips of 50 ms pass, each with all of the window acknowledged."""

@@ -280,7 +280,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
         lost = int(rng.binomial(100, share))
         acked, duration = 100 - lost, 1.02 * rtt
         seen = [duration, acked, lost, acked * rtt, rtt, 100, 100]
-        windows.observe(state, np.array(seen)[:, None], 0.05, False)
+        windows.observe(state, np.array(seen)[:, None], 0.05, 0.0)
         now += duration
         # The kernel is given the simulator's least RTTs, so that the rule alone is compared.
         connection["least"] = round(1e6 * state[0, windows.LEAST])
@@ -301,9 +301,13 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
     assert state[0, windows.ENTRIES] > 4
 
 
-def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
+@pytest.mark.parametrize(("held", "noisy"), [(0.004, 2), (0.05, 0)])
+def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(
+    trial: Trial, held: float, noisy: int
+) -> None:
     whole = quantise(POLICIES["one"], ACTIONS["fine"])
     trial.policies[0] = whole
+    trial.policies["noise_us"] = round(1e6 * held)
     memory, stats = trial.memory, trial.stats
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
     before = {name: int(stats[name]) for name in ("short_entries", "noisy_entries", "outside_us")}
@@ -320,7 +324,7 @@ def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(trial:
             if state[0, windows.ON] == windows.OUTSIDE and noise and rng.random() < 0.1:
                 lost = 10
             seen = [duration, 100, lost, 100 * drawn.mean(), drawn.min(), 1e6, cwnd]
-            windows.observe(state, np.array(seen)[:, None], 0.5, True)
+            windows.observe(state, np.array(seen)[:, None], 0.5, held)
             row = state[0]
             now += duration
             connection["least"] = round(1e6 * row[windows.LEAST])
@@ -342,16 +346,16 @@ def test_outside_of_what_policies_hold_the_guard_is_that_of_the_simulator(trial:
                 assert guard["window"] / ONE == pytest.approx(row[windows.WINDOW], rel=0.02)
                 assert connection["cwnd"] == guard["window"]
         found.append((int(guard["on"]), guard["window"] / ONE))
-    assert [on for on, _ in found] == [2, 0, 2, 0, 2, 0]
+    assert [on for on, _ in found] == ([2, 0, 2, 0, 2, 0] if noisy else [2, 0, 0, 0, 0, 0])
     # Beyond the policy's own windows, as CUBIC would go.
     assert found[0][1] == windows.MOST_CWND
     counted = {name: int(stats[name]) - count for name, count in before.items()}
     entries = (counted["short_entries"], counted["noisy_entries"])
-    assert entries == tuple(row[[windows.SHORT_ENTRIES, windows.NOISY_ENTRIES]]) == (1, 2)
+    assert entries == tuple(row[[windows.SHORT_ENTRIES, windows.NOISY_ENTRIES]]) == (1, noisy)
     assert counted["outside_us"] == pytest.approx(1e6 * row[windows.OUTSIDE_TIME], rel=0.01)
     # --always leaves all to the policy, at once where a swap brings it.
     for always in (0, 1):
-        trial.policies["always"] = always
+        trial.policies["noise_us"] = 0 if always else 4000
         memory["ack"]["rtt_least"] = 500
         trial.run()
         assert connection["guard"]["on"] == (0 if always else layout.OUTSIDE)

@@ -15,12 +15,13 @@ The guard is outside the network, so that no policy, however trained, can do muc
   `SIGMAS` standard deviations. (Behind a policer, which has no queue, a smaller one loses less.)
 - Outside of what policies hold, CUBIC's rule has the window alone, with slow start and up to
   `MOST_CWND`: on a path whose least RTT is under `LEAST_PATH`, and on a noisy one. A path is noisy
-  when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above `NOISE`, a packet's
-  time and `NOISE_OF_PATH` of the least RTT: it is the least mean RTT of a round less the least RTT,
-  both of the last one to two `WINDOW_S`. No round then had a mean within `SPREAD` of its own least
-  RTT, as rounds have whose queue is empty or stands. The newest round's mean is within `UNEVEN`
-  times the noise of its least RTT; it is not where the rate varies. It is noisy no more after
-  `QUIET_S` with half of that, the longer, the more often it was so.
+  when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above what the policy
+  holds, which is `NOISE` if its observation says no more, a packet's time and `NOISE_OF_PATH` of
+  the least RTT. Noise is the least mean RTT of a round less the least RTT, both of the last one to
+  two `WINDOW_S`. No round then had a mean within `SPREAD` of its own least RTT, as rounds have
+  whose queue is empty or stands. The newest round's mean is within `UNEVEN` times the noise of its
+  least RTT; it is not where the rate varies. It is noisy no more after `QUIET_S` with half of that,
+  the longer, the more often it was so.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
@@ -121,7 +122,7 @@ def _least_of(a: float, b: float) -> float:
 
 
 @njit
-def _look_for_noise(s: FloatArray) -> None:
+def _look_for_noise(s: FloatArray, held: float) -> None:
     """Compare the round's RTTs with those of the last one to two windows, and begin the next."""
     mean, least = s[NOISE_SUM] / s[NOISE_ACKED], s[NOISE_LEAST]
     packet = s[NOISE_TIME] / s[NOISE_ACKED]
@@ -134,7 +135,7 @@ def _look_for_noise(s: FloatArray) -> None:
     if s[AGE] >= WINDOW_S:
         s[AGE] = 0.0
     path = _least_of(s[LOWEST], s[BEFORE])
-    noise, most = _least_of(s[CALMEST], s[BEFORE + 1]) - path, max(NOISE, path * NOISE_OF_PATH)
+    noise, most = _least_of(s[CALMEST], s[BEFORE + 1]) - path, max(held, path * NOISE_OF_PATH)
     spread = _least_of(s[EVENEST], s[BEFORE + 2])
     noisy = noise > most and spread > SPREAD and noise > packet
     s[NOISY] = s[NOISY] + 1.0 if noisy and mean - least <= UNEVEN * noise else 0.0
@@ -145,7 +146,7 @@ def _look_for_noise(s: FloatArray) -> None:
 
 @njit
 def _judge_path(
-    s: FloatArray, duration: float, rtt_sum: float, rtt_min: float, cwnd: float
+    s: FloatArray, duration: float, rtt_sum: float, rtt_min: float, cwnd: float, held: float
 ) -> None:
     """Let CUBIC's rule have the window where the path is outside of what policies hold."""
     # The round's RTTs.
@@ -156,7 +157,7 @@ def _judge_path(
         s[NOISE_SUM] += rtt_sum
         s[NOISE_LEAST] = _least_of(s[NOISE_LEAST], rtt_min)
     if s[NOISE_ACKED] >= NOISY_PACKETS and s[NOISE_TIME] >= s[SRTT]:
-        _look_for_noise(s)
+        _look_for_noise(s, held)
     # In, or out.
     least = _least_of(_least_of(s[LOWEST], s[BEFORE]), s[NOISE_LEAST])
     short = 0.0 < least < LEAST_PATH
@@ -171,12 +172,12 @@ def _judge_path(
 
 
 @njit
-def observe(rows: FloatArray, seen: FloatArray, bound: float, outside: bool) -> None:
+def observe(rows: FloatArray, seen: FloatArray, bound: float, held: float) -> None:
     """Count a step of every flow in its row, ``[N, STATE_SIZE]``.
 
     ``seen`` holds the step's duration (s), packets acknowledged and lost (net), sum and least of
-    RTTs (s), packets in flight and the window, ``[7, N]``; ``outside`` is whether CUBIC's rule gets
-    the paths that policies do not hold.
+    RTTs (s), packets in flight and the window, ``[7, N]``; ``held`` is the noise, s, above
+    which CUBIC's rule gets a path, as it gets short ones; 0: it gets none.
     """
     for n in range(len(rows)):
         s = rows[n]
@@ -200,8 +201,8 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float, outside: bool) -> 
         s[EPOCH] += duration
         if s[ON] > 0.0:
             _follow_cubic(s, lost, inflight)
-        if outside:
-            _judge_path(s, duration, rtt_sum, rtt_min, cwnd)
+        if held > 0.0:
+            _judge_path(s, duration, rtt_sum, rtt_min, cwnd, held)
         # The round's loss.
         s[ROUND_ACKED] += acked
         s[ROUND_LOST] += lost
@@ -233,19 +234,19 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float, outside: bool) -> 
 class WindowControl:
     """The guard and the pacing of N flows."""
 
-    def __init__(self, n: int, pacing: float, guard: float, outside: bool = False) -> None:
+    def __init__(self, n: int, pacing: float, guard: float, held: float = 0.0) -> None:
         """Take the gain of pacing and the guard's bound; 0 is without.
 
-        ``outside``: whether the guard takes over on paths outside of what policies hold.
+        ``held``: the noise, s, that the policy holds; 0: the guard takes over on no path outside.
         """
-        self.pacing, self.guard, self.outside = pacing, guard, outside
+        self.pacing, self.guard, self.held = pacing, guard, held
         self.state = np.zeros((n, STATE_SIZE))
         self.on = self.state[:, ON]
         """1 where CUBIC's rule bounds the window, `OUTSIDE` where it has it alone, ``[N]``."""
         self.lowered = np.zeros(n, np.bool_)
         """Whether the guard lowered the newest window, or CUBIC's rule had it alone, ``[N]``."""
         if pacing or guard:  # compiled code is loaded now, not in a flow's first step
-            observe(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard, outside)
+            observe(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard, held)
 
     def reset(self, which: NDArray[np.int64]) -> None:
         """Begin some flows anew."""
@@ -260,7 +261,7 @@ class WindowControl:
             *(stats.duration, stats.acked, stats.net_lost, stats.rtt_sum, stats.rtt_min),
             *(stats.inflight, stats.cwnd),
         )
-        observe(self.state, np.array(columns), self.guard, self.outside)
+        observe(self.state, np.array(columns), self.guard, self.held)
 
     def apply(
         self, held: tuple[FloatArray, FloatArray], chosen: tuple[FloatArray, FloatArray]

@@ -20,7 +20,7 @@ from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.disturbance import Disturbance
-from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.observations import OBSERVATIONS, noise_held
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
 from distrlcc.env.truth import Truth
 from distrlcc.errors import ConfigError
@@ -68,7 +68,8 @@ class AgentBatch(ABC):
         """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
         self.disturbance: Disturbance | None = None
         """Between the agents and their links, where the environment has put one."""
-        self.windows = WindowControl(n, config.pacing, config.guard, config.outside)
+        held = noise_held(config.observation) if config.outside else 0.0
+        self.windows = WindowControl(n, config.pacing, config.guard, held)
         """Between the agents' choices and what their flows hold."""
         self.mean_rate = np.ones(n)
         self.base_rtt = np.ones(n)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from distrlcc.control import windows
 from distrlcc.control.compiled import njit, njit_inner
 from distrlcc.control.state import LEAST_PATH
 from distrlcc.plugins import Registry, having
@@ -331,6 +332,7 @@ class ScaleFreeNoise(ScaleFreeSpread):
     """
 
     size = NOISE
+    noise_held = 0.05
     _names = _KEPT
 
 
@@ -419,3 +421,8 @@ OBSERVATIONS: Registry[Callable[[int], Observations]] = Registry(
     },
     having("size with_ewmas observe reset state_dict load_state_dict", made=False),
 )
+
+
+def noise_held(observation: str) -> float:
+    """Return the noise in delay, s, up to which a policy keeps its path; see `windows`."""
+    return float(getattr(OBSERVATIONS[observation], "noise_held", windows.NOISE))

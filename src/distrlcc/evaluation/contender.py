@@ -18,7 +18,7 @@ from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.observations import OBSERVATIONS, noise_held
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.evaluation.scores import DISPLAY_NAMES
@@ -124,7 +124,8 @@ class PolicyController:
         self._interval_rtts = spec.interval_rtts or 0.0
         self._observations = OBSERVATIONS[spec.observation](1)
         self._actions = ACTIONS[spec.action]
-        self._windows = WindowControl(1, spec.pacing, spec.guard, not contender.always)
+        held = 0.0 if contender.always else noise_held(spec.observation)
+        self._windows = WindowControl(1, spec.pacing, spec.guard, held)
         preference = [] if contender.preference is None else [contender.preference]
         self._preference = np.array([preference], float)
         self._actor = contender.actor(1, seed)

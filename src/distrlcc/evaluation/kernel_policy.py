@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
+from distrlcc.env.observations import noise_held
 from distrlcc.evaluation.contender import KERNEL, Contender
 from distrlcc.net.kernel_tcp import KernelControl, register
 from distrlcc.net.kernel_trial import Trial, intervals
@@ -35,7 +36,8 @@ def kernel_policy(contender: Contender) -> NDArray[np.void]:
     policy = load_policy(contender.path)
     actions = ACTIONS[policy.spec.action]
     record = quantise(policy, actions, preference=contender.preference, name=contender.name)
-    record["always"] = contender.always
+    held = 0.0 if contender.always else noise_held(policy.spec.observation)
+    record["noise_us"] = round(1e6 * held)
     return record
 
 

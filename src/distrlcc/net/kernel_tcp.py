@@ -146,7 +146,7 @@ class KernelControl:
     def always(self) -> bool:
         """Whether its policy sends on paths, too, that are outside of what policies hold."""
         slot = int(self.control["generation"]) & 1
-        return bool(len(self.policies) and self.policies[slot]["always"])
+        return bool(len(self.policies) and not self.policies[slot]["noise_us"])
 
     def counts(self) -> dict[str, int]:
         """Return what the program has counted."""

@@ -72,7 +72,7 @@ LAYER = _struct(("<u4", "rows columns weights bias activation"))
 POLICY = _struct(
     ("<u4", "observation observed actions has_preference dense state state_input"),
     ("<u4", "sample step_us interval_q16 catch_up gain_q8 guard_rounds floor"),
-    ("<u4", "crowd follows growth gates post_hidden always"),
+    ("<u4", "crowd follows growth gates post_hidden noise_us"),
     ("<i8", "guard_loss preference first_window least_window greatest_window"),
     ("<i8", "first_rate least_rate greatest_rate scale deviation"),
     ("<i8", "mean inverse", MAX_INPUTS),

@@ -79,7 +79,7 @@ def quantise(
 def follower() -> Struct:
     """Return a `POLICY` that decides nothing: connections do what their `PLACE` says."""
     to = np.zeros((), layout.POLICY)
-    to["follows"] = to["actions"] = to["always"] = 1
+    to["follows"] = to["actions"] = 1
     to["observation"] = list(layout.SPACES).index("indigo")  # whose averages are counted
     _put_options(to, PACING, 0.0)
     return to

@@ -22,7 +22,6 @@
 #define MOST_WINDOW (32768 * ONE) /* products with ONE fit */
 #define NOISY_ROUNDS 12
 #define NOISY_PACKETS 8
-#define NOISE_US 4000
 #define NOISE_OF_PATH 5 /* a shift: 1/32 of the least RTT */
 #define SPREAD_US 1750
 #define QUIET_US 10000000ULL
@@ -123,7 +122,7 @@ static __always_inline void leave_guard(struct connection *c, struct acked *a)
 }
 
 /* Compares a round's RTTs with those of the last one to two windows, and begins the next. */
-static __always_inline void look_for_noise(struct guard *g, struct acked *a)
+static __always_inline void look_for_noise(struct guard *g, struct acked *a, __u64 held)
 {
 	__u64 mean = g->noise_sum / (g->noise_count | !g->noise_count), least_rtt = g->noise_least;
 	__u64 values[3] = { least_rtt, mean, greatest(mean - least_rtt, 1) };
@@ -142,7 +141,7 @@ static __always_inline void look_for_noise(struct guard *g, struct acked *a)
 		g->window_begun = a->now;
 	path = least_of(g->lowest[0], g->before[0]);
 	noise = least_of(g->lowest[1], g->before[1]) - path;
-	most = greatest(NOISE_US, path >> NOISE_OF_PATH);
+	most = greatest(held, path >> NOISE_OF_PATH);
 	spread = least_of(g->lowest[2], g->before[2]);
 	g->noisy = noise > most && spread > SPREAD_US && noise * g->noise_acked > time &&
 		   2 * values[2] <= 3 * noise ? g->noisy + 1 : 0;
@@ -211,8 +210,8 @@ __noinline int guard(struct connection *c, struct acked *a)
 	g->noise_least = least_of(g->noise_least, a->rtt_least);
 	if ((__s32)(a->prior_delivered - g->noise_round) >= 0 && g->noise_count &&
 	    g->noise_acked >= NOISY_PACKETS)
-		look_for_noise(g, a);
-	if (!p->always)
+		look_for_noise(g, a, p->noise_us);
+	if (p->noise_us)
 		leave_or_stay(c, a);
 	else if (g->on == OUTSIDE) /* a swap */
 		leave_guard(c, a);

@@ -29,7 +29,7 @@ struct policy {
 	__u32 crowd, follows; /* whether places say what to do, and the rest counts for nothing */
 	__u32 growth, gates; /* for each packet acknowledged, 0: unguarded; an LSTM has 4, a minGRU 2 */
 	__u32 post_hidden; /* width of a dense layer behind the recurrent one */
-	__u32 always; /* whether it sends on paths, too, that are outside of what policies hold */
+	__u32 noise_us; /* that it holds; 0: the guard takes over on no path outside */
 	__s64 guard_loss, preference, first_window, least_window, greatest_window;
 	__s64 first_rate, least_rate, greatest_rate, scale, deviation;
 	__s64 mean[MAX_INPUTS], inverse[MAX_INPUTS]; /* the latter with 20 bits */
