@@ -49,6 +49,9 @@ def test_rows_agree_within_the_spread_and_not_outside() -> None:
     assert alike.differences(_row((0.9015,) * 3)) == []  # power is shown with three digits
     assert alike.differences(_row((0.9025,) * 3))
     assert row.differences(_row((float("nan"),) * 3))
+    # One run has no spread: the others' counts.
+    assert _row(VALUES[:1]).differences(row) == []
+    assert _row((VALUES[0] - 0.3,)).differences(row)
     assert row.differences(_row(metric="utilisation")) == [
         "random, utilisation: it is new; record it",
         "random, power: it was not measured",

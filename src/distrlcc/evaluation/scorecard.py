@@ -30,6 +30,7 @@ _CROWD = (*TOGETHER, "excess_loss")
 _LONE = (
     *("random", "dynamic", "cellular", "shallow", "jitter", "silent"),
     *("falls", "slow", "fast", "whole-ms", "lossy", "long", "satellite"),
+    *("noisy", "wifi", "lan"),
     *("indigo", "aurora", "genet"),
 )
 BENCHMARKS = (
@@ -81,13 +82,16 @@ GATES: dict[tuple[str, str], Gate] = {
     ("slow", "power"): Gate(0.75),
     ("fast", "utilisation"): Gate(0.99),
     ("satellite", "utilisation"): Gate(0.95),
+    ("noisy", "utilisation"): Gate(0.95),
+    ("wifi", "utilisation"): Gate(0.95),
+    ("lan", "utilisation"): Gate(0.98),
     ("shared-2", "jain"): Gate(0.98),
     ("shared-4", "jain"): Gate(0.98),
     ("shared-rtt", "jain"): Gate(0.94),
-    ("flows-32", "jain"): Gate(0.95),
+    ("flows-32", "jain"): Gate(0.9),
     ("flows-32", "excess_loss"): Gate(times=2.0),
-    ("beside-cubic", "tolerable"): Gate(0.8),
-    ("beside-bbr", "tolerable"): Gate(0.8),
+    ("beside-cubic", "tolerable"): Gate(0.85),
+    ("beside-bbr", "tolerable"): Gate(0.7),
 }
 """By links and score. Beside others they are on the share of links: a mean of shares hides that a
 policy takes nearly all of some links and nearly nothing of others."""

@@ -10,7 +10,7 @@ RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmar
 CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)
 OPEN = (RANDOM, CELLULAR, DYNAMIC)
 GRID = Benchmark("indigo-grid", ("cubic", "bbr", "copa", "best-cwnd", "oracle"))
-_HARD = "shallow jitter silent falls slow fast whole-ms lossy long satellite"
+_HARD = "shallow jitter silent falls slow fast whole-ms lossy long satellite noisy wifi lan"
 HARD = tuple(map(Benchmark, _HARD.split()))
 FLOWS = tuple(
     Benchmark(name, RIVALS, links, (*TOGETHER, "excess_loss"))

@@ -76,7 +76,7 @@ class ResultRow:
         """Return a line for each score in which another row's runs do not agree with these.
 
         They agree where the difference of the means lies within the 95% interval that the spread
-        of these runs gives it, or is below `DIGITS` units of the last digit that is shown.
+        of these runs gives it (of the other's, where this is one run), or is below `DIGITS` units of the last digit that is shown.
         """
         lines = [
             f"{label}, {metric}: it is new; record it"
@@ -93,6 +93,8 @@ class ResultRow:
             shown = known_metric(metric, self.scores[label])
             least = DIGITS * 10.0**-shown.digits / shown.scale
             half = self.half_width(label, metric, len(other.seeds))
+            if len(self.seeds) == 1:
+                half = other.half_width(label, metric, 1)
             bound = least if math.isnan(half) else max(half, least)
             if not abs(ours - theirs) <= bound:
                 lines.append(f"{label}, {metric}: {theirs:.4f}, expected {ours:.4f} ± {bound:.4f}")
