@@ -1,4 +1,4 @@
-"""What becomes of a packet after the bottleneck: random loss, jitter, and ACKs that are shaped."""
+"""A packet's fate after the bottleneck: random loss, jitter, and ACKs that are shaped."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def acknowledge(
 ) -> Any:
     """Return when a packet is acknowledged on a link that shapes ACKs, and the newest such time.
 
-    ``back`` is when its ACK would come without any wait, ``tail`` its record in the ring. The time
-    of a packet that the receiver holds may change when the next one comes: then a third value is
-    the row of the log that has it, else 0.
+    ``back`` is when its ACK would come without any wait, ``tail`` its record in the ring. The
+    next packet may change the time of one that the receiver holds: then a third value is the
+    row of the log that has it, else 0.
     """
     back = max(back, flow[col.NEWEST])
     whole = seq == flow[col.EXPECTED]

@@ -1,7 +1,7 @@
 """CoDel's and PIE's rules, once, for the emulator's queues and for the compiled simulator.
 
-A packet that the rule would drop is marked instead (RFC 3168) where its sender can take a mark and
-the queue gives marks, which callers say together as ``capable``.
+A packet that the rule would drop is marked instead (RFC 3168) if its sender takes marks and the
+queue gives them. Callers say both as ``capable``.
 
 A rule's parameters and state are one row of numbers: a list where `distrlcc.sim.queues` calls it
 for each packet, a row of float64 where `distrlcc.sim.live_queue` compiles it. Times are whole
@@ -19,7 +19,7 @@ COLUMNS = 8
 """Length of a row."""
 
 PASS, MARK, DROP = range(3)
-"""What becomes of a packet: it goes on, goes on with a mark, or is lost."""
+"""A packet's fates: it goes on, goes on with a mark, or is lost."""
 
 # CoDel: parameters, then state, which begins as zeros.
 TARGET = 0
@@ -101,7 +101,7 @@ def pie_catch_up(row: Any, now: int, oldest: float) -> None:
     """Make the updates that a timer would have made (RFC 8033, appendix A).
 
     The queue was as it is since the last one; ``oldest`` is its oldest packet's arrival, infinite
-    where there is none. That packet's age is the waiting time, which the RFC allows.
+    if it is empty. That packet's age is the waiting time, which the RFC allows.
     """
     half = row[REFERENCE] / 2
     while now - row[UPDATED] >= row[UPDATE]:

@@ -1,4 +1,4 @@
-"""What a link can carry: opportunities, integrals of its rate, and the window that fills it."""
+"""A link's capacity: opportunities, integrals of its rate, and the window that fills it."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def best_window(
 ) -> Any:
     """Return the window that fills the link from ``time`` on with about one packet queued.
 
-    In flight are the packets that departed within the last round trip, and one in service; looking
-    one step ahead lets the window follow a link that changes (the oracle's knowledge). Behind a
-    policer it is what that lets through.
+    In flight are the packets that departed within the last round trip, and one in service. One step
+    of foresight lets the window follow a link that changes (the oracle's knowledge). Behind a
+    policer the window is what that lets through.
     """
     end = time + step
     begin = end - rtts[row_at(link, times, time)] - extra

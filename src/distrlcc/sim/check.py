@@ -1,10 +1,10 @@
 """Kernel against reference on random scenarios: departures, losses, marks, ACKs, windows, labels.
 
-What the link could carry, its round trip and what each step's `IntervalStats` say are compared as
-well, field by field, so the sender of real networks counts as the kernel does.
+Capacity, round trip and each field of the steps' `IntervalStats` are compared as well, so the
+sender of real networks counts as the kernel does.
 
-Half of the scenarios stand on round numbers (a packet per millisecond, delays and steps of whole
-milliseconds), because that is where ties happen and where two programs come apart.
+Half of the scenarios have round numbers (a packet per millisecond, delays and steps of whole
+milliseconds). Ties happen there, and two programs come apart.
 """
 
 from __future__ import annotations

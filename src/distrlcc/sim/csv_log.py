@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 Unit = tuple[float, str]
 """A factor to s or Mbit/s, and the unit's name."""
 Units = tuple[Unit | None, Unit | None]
-"""Of times and of rates."""
+"""The units of times and of rates."""
 
 _ASSUMED_MBPS = 1000.0
 """Greater rates are not taken for Mbit/s unless a head or a user says so."""

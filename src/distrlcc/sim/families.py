@@ -259,8 +259,9 @@ def training_link(split: str, index: int) -> Scenario:
 def genet_link(split: str, index: int) -> Scenario:
     """The widest of Genet's ranges (Xia et al., SIGCOMM 2022, section 4.2, and its code).
 
-    Highest rate 0.1-100 Mbit/s (log-uniform), lowest 0.1 Mbit/s or a tenth of it or more; a new
-    rate between them every 1-30 s; RTT 4-400 ms; queue 0.2-3 BDP; loss to 5% (log-uniform).
+    Every 1-30 s a rate between the highest and the lowest. The highest is 0.1-100 Mbit/s
+    (log-uniform), the lowest a tenth of it and 0.1 or more. RTT 4-400 ms, queue 0.2-3 BDP, loss
+    to 5% (log-uniform).
     """
     u = draws("genet", split, index, 6)
     highest = between(u[0], 0.1, 100.0)
@@ -291,8 +292,8 @@ SWEEPS = (
     *((f"queue-{v}", replace(_BASE, queue_packets=v)) for v in (2, 5, 10, 50, 200, 1000, 5000)),
     *((f"loss-{v:g}", replace(_BASE, loss=v / 100)) for v in (0, 0.1, 0.5, 1, 2, 3, 5, 8)),
 )
-"""Names and links of the suite ``aurora-sweep``: 30 Mbit/s, 30 ms each way, a queue of 1000 packets
-and no loss, with one of them changed: Mbit/s, ms, packets or per cent."""
+"""Names and links of the suite ``aurora-sweep``. Each changes one of 30 Mbit/s, 30 ms each way, a
+queue of 1000 packets and 0% of loss."""
 
 _POISSON = (
     Link(trace="poisson:0.57:0", delay_ms=28, loss=0.0477, queue_packets=14, best_cwnd=4),

@@ -73,7 +73,7 @@ Q_ECN = 6  # 0, CAPABLE or MARKED
 QUEUED = 7
 
 CAPABLE, MARKED = 1, 2
-"""Of a packet: it may be marked (ECN), or it is."""
+"""States of a packet: ECN-capable; marked."""
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0

@@ -2,13 +2,13 @@
 
 `TraceLink` has mahimahi's semantics to the byte: `replay` puts a real log's arrivals into it, and
 everything else in the log must match. `RateLink` serves at a rate that follows a schedule. Both
-know no clock; time is an integer in any unit, and each is driven by `next_time` (when to call
-`step` next), `step` (do what is due then; return the packets that depart) and `arrive` (take a
-packet; return those that are dropped for it).
+know no clock; time is an integer in any unit. Three methods drive a link: `next_time` says when to
+call `step`, `step` does what is due then and returns the packets that depart, and `arrive` takes a
+packet and returns those that are dropped for it.
 
 A mahimahi log has lines ``T + SIZE`` (arrival), ``T # 1504`` (opportunity), ``T - SIZE DELAY``
-(departure) and ``T d PACKETS BYTES`` (drop), times in ms, after ``#`` header lines that name the
-queue and the base timestamp, which is the trace's time zero.
+(departure) and ``T d PACKETS BYTES`` (drop), times in ms. Header lines with ``#`` come first. They
+name the queue and the base timestamp, which is the trace's time zero.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay found."""
+    """The findings of a replay."""
 
     arrivals: int
     opportunities: int

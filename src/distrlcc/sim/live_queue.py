@@ -2,8 +2,8 @@
 
 Such a link has jitter before its queue, a policer, CoDel or PIE; all others never come here. A
 packet enters the hop before the queue (`enter`), reaches the queue in the order of sending, and
-leaves it; `serve` lets these events happen in the order of their times, a departure before an
-arrival. One ring for each link holds its packets: first those in the queue, then those in the hop.
+leaves it. `serve` lets these events happen in the order of their times, at one time a departure
+first. One ring for each link holds its packets: first those in the queue, then those in the hop.
 """
 
 from __future__ import annotations

@@ -33,19 +33,7 @@ _RIVALS = ("cubic", "bbr", "copa")
 
 
 def world_link(split: str, index: int) -> Scenario:
-    """Return a link of the suite ``world``; shares are of links.
-
-    One agent on 60%, two on 18%, three or four on 12%, five to eight on 6%, nine to sixteen on 4%;
-    a flow of CUBIC, BBR or Copa beside them on a quarter of those with one or two, on a third of
-    which it comes later and ends after 20 packets to 8 s of the link. Alone, an agent has a
-    LAN (3%, as in ``lan``), a constant link (42%: a tenth of them silent at first, an eighth fall,
-    a twentieth have a policer, a tenth serve in whole ms, as in ``whole-ms``), one that changes
-    (30%) or a generated trace (25%). ACKs jitter by up to 0.2-8 ms on 35% of all links, as in
-    ``jitter``, packets before the queue by as much on 8%; 10% are as in ``noisy`` and 4% as in
-    ``wifi``; 20% of those without opportunities of their own lose up to 3% of
-    their packets at random. On 10% CoDel or PIE stands in place of droptail; half of these mark
-    what CUBIC sends.
-    """
+    """Return a link of the suite ``world``; docs/simulator.md has a table of what it mixes."""
     u = draws("world", split, index, 40)
     agents = _count(u[0], _CROWDS)
     rivals = int(agents <= 2 and u[1] < 0.25)

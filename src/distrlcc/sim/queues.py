@@ -128,9 +128,9 @@ class CoDel(DropTail):
     ) -> None:
         """Start empty.
 
-        ``target`` is the waiting time that is acceptable for good, ``interval`` how long it may be
-        exceeded before the first drop; ``on_drop`` is told the time and packet of each drop in
-        `pop`; ``ecn`` is whether it marks packets that can be.
+        Waiting for ``target`` is acceptable for good, for longer during an ``interval``. `pop`
+        calls ``on_drop`` with the time and packet of each drop. With ``ecn`` it marks packets that
+        take marks.
         """
         super().__init__(packets, bytes_)
         self._row = aqm.codel_row(target, interval)
@@ -267,9 +267,9 @@ class QueueSpec:
     ) -> DropTail:
         """Make an empty queue.
 
-        ``unit`` is one millisecond in the link's unit of time; ``draw`` draws a packet's lot in
-        PIE's lottery, in [0, 1); ``on_drop`` is told the time and the packet of every drop that is
-        not an arrival's.
+        ``unit`` is one millisecond in the link's unit of time. ``draw`` draws a packet's lot of
+        PIE's lottery, in [0, 1). ``on_drop`` gets the time and packet of each drop that is not
+        an arrival's.
         """
         limits, ecn = (self.packets, self.bytes), self.mark is not None
         if self.kind in _TIMES:

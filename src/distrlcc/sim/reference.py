@@ -67,12 +67,12 @@ class _Flow:
         self.start, self.stop = flow.span_ns
         self.extra = round(flow.extra_rtt_ms * 1e6)
         self.held = Held(*flow.first_held)
-        """What an agent holds, and the oracle, whose window is set at each step's start."""
+        """Window and rate of an agent, or of the oracle, which has them at each step's start."""
         self.controller: Controller = self.held
         self.sender: Sender | None = None
         """None before it starts."""
         self.stats: IntervalStats | None = None
-        """Of the newest step."""
+        """Statistics of the newest step."""
         self.packets: list[Record] = []
         self.last_ack = self.queueing = self.delivered = self.completed = self.marked = 0
         # Its receiver, where ACKs are shaped.
@@ -400,8 +400,8 @@ def best_window(
 ) -> Fraction:
     """Return the oracle's window of a flow for a step from ``now`` to ``end``, packets.
 
-    It is an even share of what can depart, or pass a policer, in the round trip before ``end``, and
-    one more, among the flows that run in the step by ``times``, their starts and stops.
+    It is an even share, and one more, of what can depart or pass a policer in the round trip before
+    ``end``. The flows that run in the step share; ``times`` are flows' starts and stops.
     """
     link = scenario.link
     span = 2 * conditions_at(link, now)[0] + round(scenario.flows[number].extra_rtt_ms * 1e6)

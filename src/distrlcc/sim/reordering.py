@@ -1,10 +1,9 @@
-"""What a sender knows where packets overtake: `transport.recovery.Reordering`, compiled.
+"""A sender's record where packets overtake: `transport.recovery.Reordering`, compiled.
 
-On a link that reorders, a packet's ACK is late with a probability, by a hash of its name, and those
-of later packets overtake it. So beside a flow's ring of ACKs stands one of those that are late, in
-`scores`, and the next to come of both is kept at the first one's head (`settle`). There, too, is
-one record for each sequence number: when it was sent, and what became of it. All other links never
-come here: there a gap is a loss.
+On a link that reorders, a hash of a packet's name says whether its ACK is late; ACKs of later
+packets overtake it. So a flow has a second ring, of late ACKs, in `scores`; `settle` keeps the
+next ACK of both at the first ring's head. `scores` also holds a record for each sequence number:
+when it was sent, and its fate. All other links never come here: there a gap is a loss.
 """
 
 from __future__ import annotations

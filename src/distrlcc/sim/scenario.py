@@ -133,10 +133,11 @@ class Link:
     queue_bytes: int | None = None
     """Droptail limit in bytes; with both limits the smaller holds, with neither none."""
     aqm: str | None = None
-    """CoDel or PIE in place of droptail, with its limits, which do not count the packet in service:
-    ``codel:packets=1000,target=5,interval=100`` or ``pie:packets=1000,qdelay_ref=15,max_burst=150``
-    (ms; see `distrlcc.sim.queues`); ``,ecn=1`` lets it mark packets. Or a droptail that marks those
-    above a number: ``droptail:packets=100,mark=20``."""
+    """A queue in place of droptail, by `distrlcc.sim.queues`, times in ms. CoDel is
+    ``codel:packets=1000,target=5,interval=100``, PIE
+    ``pie:packets=1000,qdelay_ref=15,max_burst=150``. With ``,ecn=1`` they mark packets. Their
+    limits do not count the packet in service. ``droptail:packets=100,mark=20`` marks what is above
+    20."""
     jitter_ms: float = 0.0
     """Scale of the time that a packet takes to the queue, ms; none overtakes another, of whatever
     flow."""
@@ -157,14 +158,13 @@ class Link:
     """Whether the receiver acknowledges every second packet (RFC 1122), and one alone after 40 ms,
     but a packet after a gap at once."""
     reorder: str | None = None
-    """``P:MS``: with the probability P a packet comes MS late, by a hash of its name, and later
-    ones overtake it. (Its ACK does, behind all that shapes ACKs; a receiver that delays ACKs has no
-    part in it.)"""
+    """``P:MS``: a share P of packets comes MS late and is overtaken, chosen by a hash. (Their ACKs
+    come late, after all that shapes ACKs.) Not with `delayed_acks`."""
     changes: tuple[Change, ...] = ()
     """Changes in order of time."""
     best_cwnd: float | None = None
-    """The constant window with the greatest power, packets, where it was searched for: the expert
-    of imitation then aims at it, and not at what the link is about to carry."""
+    """The constant window with the greatest power, packets, if it was searched for. The expert of
+    imitation then aims at it, and not at what the link is about to carry."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -233,7 +233,7 @@ class Link:
 
     @property
     def late_ms(self) -> float:
-        """By how much, ms."""
+        """Lateness of such a packet, ms."""
         return parse_reorder(self.reorder)[1]
 
     @property
@@ -258,7 +258,7 @@ class Flow:
     """When it stops sending; None: never."""
     packets: int | None = None
     """Its size: it is complete when so many packets are acknowledged, and sends one more for each
-    that it knows lost; None: it has data without end."""
+    that it knows lost; None: it has data without end. In the simulator alone."""
     extra_rtt_ms: float = 0.0
     """Its own round trip beside the link's, ms."""
     cwnd: float | None = None
@@ -266,7 +266,8 @@ class Flow:
     pacing_mbps: float | None = None
     """First pacing rate of an ``agent``, Mbit/s; None: window-limited alone."""
     ecn: bool = False
-    """Whether a queue that marks may mark its packets, where a scheme sends them."""
+    """Whether a queue that marks may mark its packets, if a scheme sends them. In the simulator
+    alone."""
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -39,7 +39,7 @@ IntArray = NDArray[np.int64]
 _STEP = 10_000_000
 _MILLISECOND = 1_000_000
 MAX_PACKETS = 2**31 - 2**26
-"""What a link may carry in a scenario, as a flow's counts have 31 bits."""
+"""Most packets that a link may carry in a scenario: a flow's counts have 31 bits."""
 _FIRST_RING = 64
 _MOST_SPARE = 1 << 22
 """Opportunities for which there is room before traces that will come need it."""
@@ -291,7 +291,7 @@ class Simulator:
     def _choose_kernel(self) -> tuple[Any, ...]:
         """Return the kernel, its rows `aqm`, its `schemes`, EWMAs and histograms.
 
-        What is absent is compiled away. A batch that keeps histograms or a log gets the kernel with
+        Absent parts are compiled away. A batch that keeps histograms or a log gets the kernel with
         schemes, so that fewer variants are compiled.
         """
         ewmas, histograms = (a if a.size else None for a in (self.ewmas, self.histograms))
@@ -480,7 +480,7 @@ def _enlarged(array: IntArray, length: int) -> IntArray:
 
 
 _PARTS = "queue rules", "schemes", "averages", "histograms", "a log"
-"""What a variant of the kernel may have."""
+"""Parts that a variant of the kernel may have."""
 
 
 @cache

@@ -2,8 +2,8 @@
 
 A trace is named by a path, or by a generator: ``cellular:SEED``, ``poisson:MBPS:SEED`` and
 ``constant:MBPS``, a rate that is served in whole milliseconds as mahimahi serves it. One line of a
-file is a time in ms at which the link may send one packet of `PACKET_BYTES`; equal lines are
-several opportunities; after the last line the trace wraps.
+file is a time in ms at which the link may send one packet of `PACKET_BYTES`. Equal lines are
+several opportunities. After the last line the trace wraps.
 """
 
 from __future__ import annotations
