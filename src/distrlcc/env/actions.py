@@ -1,4 +1,4 @@
-"""What the agent does: each space turns actions into windows and pacing rates, and labels them."""
+"""Action spaces: each turns actions into windows and pacing rates, and labels them."""
 
 from __future__ import annotations
 

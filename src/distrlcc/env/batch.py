@@ -55,7 +55,7 @@ class AgentBatch(ABC):
             raise ConfigError(f"env.action {config.action}: expected a size of 1 where continuous")
         self._reward = REWARDS[config.reward.name]
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
-        """What the agents saw in the newest `step`, ``[N]``."""
+        """Statistics of the newest `step`, ``[N]``."""
         self.newest_view: LinkView
         """The links' side of it."""
         self.active = np.ones(n, bool)
@@ -65,7 +65,7 @@ class AgentBatch(ABC):
         self._previous = np.zeros((n, self.actions.size))
         self._held = np.zeros((2, n))
         self.preference = np.zeros((n, 1 if config.reward.delay_weights else 0))
-        """What each agent is told of its price of delay, 0 to 1; no column where all pay alike."""
+        """Each agent's preference for low delay, 0 to 1; no column if all pay alike."""
         self.disturbance: Disturbance | None = None
         """Between the agents and their links, where the environment has put one."""
         held = noise_held(config.observation) if config.outside else 0.0
@@ -130,7 +130,7 @@ class AgentBatch(ABC):
     def begin_agent(self, n: int, scenario: Scenario, held: Floats, place: int = 0) -> None:
         """Begin agent n's episode, after its link is there; it is the scenario's flow at ``place``.
 
-        What the scenario leaves open is set in ``held``, a view of its window and pacing rate.
+        It sets the rest in ``held``, a view of the agent's window and pacing rate.
         """
         flow, link = scenario.flows[place], scenario.link
         if flow.scheme == "agent":
@@ -245,8 +245,8 @@ def _mean_jitter(kind: str, scale: float, spacing: float) -> float:
     """Return how long a jitter holds packets ``spacing`` apart in the mean, all in ms.
 
     None overtakes another, so that dense ones wait for the slowest of many: far longer than one
-    alone. What stands still in `bursts` is taken for half of its mean pause, since a window that
-    fits the link lasts through a pause.
+    alone. `bursts` count for half of their mean pause, since a window that fits the link lasts
+    through a pause.
     """
     if kind in ("correlated", "bursts"):
         return scale / (2 if kind == "correlated" else 4)
@@ -282,10 +282,10 @@ _OVER = Scenario("over", Link(rate_mbps=1.0), (Flow(stop_s=1e-9),))
 class LinkBatch(AgentBatch):
     """N simulated links with room for some agents each: rows lie link by link, flow by flow.
 
-    Other flows run their own schemes. Where agents may join and leave, an agent is active from the
-    first step that begins at or after its flow's start until a step ends at or after its stop: that
-    step is its last. Rows that are not active see zeros, are paid nothing, and their actions do
-    nothing; so are rows beyond a scenario's agents.
+    Other flows run their own schemes. Agents may join and leave. An agent's first step is the first
+    that begins at or after its flow's start; its last step ends at or after its stop. Rows that are
+    not active, and rows beyond a scenario's agents, see zeros and are paid nothing. Their actions
+    do nothing.
     """
 
     def __init__(
@@ -486,11 +486,10 @@ class LinkBatch(AgentBatch):
 class DemonstrationBatch(LinkBatch):
     """A `LinkBatch` whose actions do not reach the links; a scheme sends in the agents' place.
 
-    The scheme's acknowledgements fill the observations. What an agent would hold, its window or its
-    pacing rate, is kept beside it: it follows the actions that are passed to `step`, and stands in
-    the observations. The label is the action that brings it nearest to what the scheme holds at
-    that moment. Errors of coarse actions do not add up, since each label starts from where the ones
-    before have led.
+    The scheme's acknowledgements fill the observations. So does the window or pacing rate that an
+    agent would hold, which follows the actions that are passed to `step`. The label is the action
+    that brings it nearest to what the scheme holds at that moment. Errors of coarse actions do not
+    add up, since each label starts from where the ones before have led.
     """
 
     def __init__(self, n: int, config: EnvConfig, *, scheme: str, n_flows: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""What an environment is: its links, and what the agent sees, does and is paid for."""
+"""The configuration of an environment: its links, observation, actions and reward."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What stands between sender and link in training: late actions, jitter, cuts, the kernel's TCP.
+"""Disturbances between sender and link in training: late actions, jitter, cuts, the kernel's TCP.
 
 Each episode draws its own delay and jitter, so that one policy meets quiet and busy hosts. Every
 draw is named by (seed, link's and agent's numbers, episode, step): one process and many see the
 same.
 
 Jitter is the time that a packet or its acknowledgement waits for the host. It adds to round trips
-and never shortens one. A step's waits are taken as exponential with a mean of their own, which is
-log-normal around the episode's: of ``m`` samples the least waits for ``mean / m``, the greatest for
-``mean * H(m)``. Acknowledgements that wait beyond the step's end are counted in the next step. The
-link, and so the reward, know nothing of it.
+and never shortens one. A step's waits are taken as exponential. Their mean is the step's own, drawn
+log-normally around the episode's. Of ``m`` samples the least waits for ``mean / m``, the greatest
+for ``mean * H(m)``. Acknowledgements that wait beyond the step's end are counted in the next step.
+The link, and so the reward, know nothing of it.
 
 Cuts multiply a window with a part drawn from 1/8 to 1, log-uniformly, at random times, as losses
 can leave it. Links show an agent a window that is far too small only at the start: a policy that
@@ -22,9 +22,9 @@ The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and 
   the window in force stays meanwhile.
 - That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
 
-Left out are application-limited steps, the guard, retransmissions, whole microseconds (too small
-to matter), samples that Linux marks as delayed (of packets that are not full), that the smoothed
-RTT is of the older packet of each pair, and Indigo's averages, which stay those of single packets.
+Left out are application-limited steps, the guard, retransmissions, whole microseconds and samples
+that Linux marks as delayed (of packets that are not full). The smoothed RTT is not of the older
+packet of each pair, and Indigo's averages stay those of single packets.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MOST_CUT = 8.0
 _STATE = "waiting delay age episode strength least last late late_rtt"
 _CUT_STATE, _KERNEL_STATE = " left", " in_kernel chosen silent srtt"
 PLACE = 1 << 40
-"""What lies between the numbers of a link's agents."""
+"""The distance between the numbers of a link's agents."""
 
 
 class Disturbance:
@@ -123,7 +123,7 @@ class Disturbance:
         return np.maximum(self._left * cwnd, np.minimum(cwnd, MIN_CWND)), pacing
 
     def in_force(self, chosen: Floats, held: Floats, active: Bools | bool = True) -> Floats:
-        """Take chosen windows and rates ``[2, N]``; return those that links are to have.
+        """Take chosen windows and rates ``[2, N]``; return those that links get.
 
         Agents that are not ``active`` ``[N]`` have chosen nothing.
         """

@@ -1,7 +1,7 @@
 """N senders on N emulated links: real packets in real time, with the simulator's scenarios.
 
-What an agent sees, does and is paid for is the simulator's; the truth about a link (what it could
-carry and did, its base round trip, the oracle's window) comes from its scenario. The links run in
+Observations, actions and rewards are the simulator's. The truth about a link (what it could carry
+and did, its base round trip, the oracle's window) comes from its scenario. The links run in
 a process of their own, which starts with the first scenario. Steps of all links end together, and
 time goes on while a policy thinks: see `distrlcc.net.emulated_world`, and, for agents that are the
 kernel's own TCP (``world="kernel"``), `distrlcc.net.kernel_world`.

@@ -1,4 +1,7 @@
-"""What the agent sees of an `IntervalStats`: each space a class with running state per sender."""
+"""Observation spaces over `IntervalStats`: each is a class with running state per sender.
+
+docs/environment.md has the elements of each space in order, with their formulas.
+"""
 
 from __future__ import annotations
 
@@ -266,13 +269,7 @@ def _observe(rows: Any, seen: Any, out: Any) -> None:
 
 
 class ScaleFree(Running):
-    """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link.
-
-    In order: the log of interval RTT over min RTT; its slow average; its change; the log of
-    delivered * min RTT over cwnd for the fast, the slow and the greatest rate; log cwnd; log min
-    RTT; share of packets lost in the step and its slow average; time without ACK and time since the
-    start in min RTTs (logs, the latter bounded); in flight over cwnd; log of packets acknowledged.
-    """
+    """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link."""
 
     size = SCALE_FREE
     _names = _KEPT[:RECENT_WINDOW]
@@ -296,26 +293,14 @@ class ScaleFree(Running):
 
 
 class ScaleFreeRecent(ScaleFree):
-    """`ScaleFree`, what the last round trips alone tell, and how the path was at its shortest.
-
-    After `ScaleFree`'s, in order: the log of the recent min RTT over min RTT; the log of interval
-    RTT over the recent min RTT; the log of delivered * recent min RTT over cwnd, for the fast rate,
-    one smoothed over a third of the recent min RTT, and the step's own; log cwnd over its mean of
-    about one and of about four round trips; the log of the packets that wait in the queue; the log
-    of min RTT over the least RTT ever: a queue has stood for long, or the path has got longer.
-    """
+    """`ScaleFree`, what the last round trips alone tell, and how the path was at its shortest."""
 
     size = RECENT
     _names = _KEPT[:FLOOR]
 
 
 class ScaleFreeSpread(ScaleFreeRecent):
-    """`ScaleFreeRecent`, and what tells a jittering path from a queue.
-
-    After `ScaleFreeRecent`'s, in order, with logs of ratios of RTTs: the step's least over min RTT;
-    a low quantile of these; the step's mean over min RTT less that quantile; the step's greatest
-    over its least; its slow average. A step without samples has those of the one before.
-    """
+    """`ScaleFreeRecent`, and what tells a jittering path from a queue."""
 
     size = SPREAD
     _names = _KEPT[:MEAN]
@@ -324,11 +309,7 @@ class ScaleFreeSpread(ScaleFreeRecent):
 class ScaleFreeNoise(ScaleFreeSpread):
     """`ScaleFreeSpread`, and a second yardstick: the least RTT smoothed over a round trip.
 
-    Where a path is noisy no window reaches the min RTT again. After `ScaleFreeSpread`'s, in order:
-    the log of the calm RTT, which is the least smoothed one of the last one to two windows, over
-    min RTT; the log of interval RTT over the calm one; the log of delivered * calm RTT over cwnd
-    for the fast and the greatest rate; how far intervals' RTTs are from the smoothed one, as the
-    slow average of a log's size.
+    On a noisy path no window reaches the min RTT again.
     """
 
     size = NOISE

@@ -1,4 +1,4 @@
-"""What the agent is paid: each reward a function of a step's statistics and of the link.
+"""Rewards: each is a function of a step's statistics and of the link.
 
 Throughputs in the papers' formulas are of acknowledged packets; utilisation in ours is the link's.
 """
@@ -67,7 +67,7 @@ class RewardConfig:
 
 @dataclass(slots=True)
 class LinkView:
-    """What the simulator knows of the links and the sender does not; arrays ``[N]``."""
+    """The simulator's knowledge of the links, which senders do not have; arrays ``[N]``."""
 
     capacity: Floats
     """Packets that the link could carry in the step."""
@@ -78,7 +78,7 @@ class LinkView:
     base_rtt: Floats
     """Propagation and transmission, s."""
     share: Floats | None = None
-    """What the agent delivers, relative to an equal share among its link's flows; None: alone."""
+    """The agent's throughput relative to an equal share among its link's flows; None: alone."""
     flows: Floats | None = None
     """Flows that run on the agent's link; None: it alone, as far as is known (real links)."""
     schemes: Floats | None = None
@@ -113,7 +113,7 @@ def _measured(stats: IntervalStats, link: LinkView) -> Floats:
 
 
 LEAST_SHARE = 0.1
-"""Of an equal share: less is paid as if it were this much."""
+"""As part of an equal share; lower shares are paid like this one."""
 FREE_WINDOW = 0.05
 """Logarithm of how far packets in flight may be off at no price."""
 NEAR_WINDOW = 0.1
@@ -122,7 +122,7 @@ MOST_WINDOW = 16.0
 """Times too many, or too few: what is further off is paid as this."""
 
 OUTCOMES = ("wasted", "queueing_delay", "loss")
-"""What a step came to on its link, which the sender alone cannot know; see `outcome`."""
+"""Names of a step's outcome on its link, which the sender alone cannot know; see `outcome`."""
 
 
 def outcome(stats: IntervalStats, link: LinkView) -> tuple[Floats, Floats, Floats]:
@@ -138,14 +138,14 @@ def outcome(stats: IntervalStats, link: LinkView) -> tuple[Floats, Floats, Float
 
 
 PARTS = ("throughput_mbps", "capacity_mbps", "utilisation", "queueing_delay_rtt", "loss")
-"""What rewards are made of; see `parts`."""
+"""Names of the parts of rewards; see `parts`."""
 
 
 def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
     """Return `PARTS`, ``[N]`` each, for a reward of a user's own.
 
-    Throughput is of acknowledged packets and utilisation of what the link carried; the queueing
-    delay is in base RTTs, 0 before the first acknowledgement, and loss a share of packets.
+    Throughput is of acknowledged packets, utilisation of what the link carried, loss a share of
+    packets. The queueing delay is in base RTTs, 0 before the first acknowledgement.
     """
     mbit = 8e-6 * PACKET_BYTES / stats.duration
     _, delay, _, loss = _measured(stats, link)
@@ -177,8 +177,8 @@ def preferred(
 ) -> Floats:
     """Ours, with a price of delay ``low * (high / low) ** preference``, preferences 0 to 1 ``[N]``.
 
-    Rewards are divided by 1 + the price: what is best for a sender stays so, and the rewards
-    of senders with a high price do not outweigh the others' in what all learn from.
+    Rewards are divided by 1 + the price. That leaves the best action the best, and keeps senders
+    with a high price from outweighing the others in learning.
     """
     low, high = config.delay_weights
     price = low * np.exp(math.log(high / low) * preference)
@@ -223,11 +223,11 @@ def with_window(
 ) -> Floats:
     """Take off the price of packets in flight that are not the agent's part of the BDP.
 
-    ``weight * log(1 + max(|log(inflight / part)| - 0.05, 0) / 0.1)``: alike for too many and too
-    few, steepest near the goal, and flat far off, where a trace's noise would else be all that it
-    tells. The BDP is that of the step's capacity, divided among the link's flows, and a packet at
-    least. Beside a scheme's flow there is no price, in the simulator: an agent that keeps to its
-    part of the BDP beside a flow that fills the queue gets nothing.
+    The price is ``weight * log(1 + max(|log(inflight / part)| - 0.05, 0) / 0.1)``, alike for too
+    many and too few. It is steepest near the goal, and flat far off, so that a trace's noise does
+    not outweigh the rest. The BDP is that of the step's capacity, divided among the link's flows,
+    and a packet at least. In the simulator there is no price beside a scheme's flow: an agent that
+    keeps to its part of the BDP beside a flow that fills the queue gets nothing.
     """
     if not config.window_weight:
         return reward

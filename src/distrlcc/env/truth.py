@@ -1,7 +1,7 @@
-"""What the simulator knows of a link and its sender does not: for the critic of a training alone.
+"""The simulator's knowledge of a link, which its sender does not have, for a critic in training.
 
-A value that knows the link expects more of what follows, so that less noise is left in advantages:
-an asymmetric actor-critic (https://arxiv.org/abs/1710.06542). A policy never sees any of it.
+A critic that knows the link predicts returns better, so that advantages have less noise: an
+asymmetric actor-critic (https://arxiv.org/abs/1710.06542). A policy never sees any of it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Truth:
     def of(self, view: LinkView, duration: NDArray[np.float64]) -> Float32:
         """Return what `distrlcc.types.TRUTH` names, ``[N, 12]``, all about 1 in size, after a step.
 
-        It is of the link before where an episode has just begun. Of emulated links other flows are
-        not known.
+        Where an episode has just begun it is of the link before. Other flows on emulated links are
+        unknown.
         """
         n = len(duration)
         rate, rtt = np.maximum(view.mean_rate, 1e-3), np.maximum(view.base_rtt, 1e-4)

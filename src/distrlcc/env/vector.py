@@ -4,8 +4,8 @@ Autoreset is SAME_STEP: where an episode ended, the observation is the next epis
 ``info["final_obs"]`` holds the one that ended it. Episodes end by truncation alone, because a link
 does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
-- ``active`` ``[N]``, where links have several agents: whose next action counts; the others' rows
-  are zeros, are paid nothing and learn nothing;
+- ``active`` ``[N]``, if links have several agents: whether a row's next action counts; the other
+  rows are zeros, are paid nothing and learn nothing;
 - ``expert_action`` ``[N]``, where asked for: the expert's label for the observation returned, the
   oracle's unless another is named;
 - ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
@@ -13,7 +13,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 - `distrlcc.env.rewards.PARTS`, ``[N]`` each, where asked for: what rewards are made of;
 - ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
 - ``guarded`` ``[N]``, with a guard: where it lowered the window that was chosen;
-- ``late`` ``[N]``, on emulated links: whose step was late, as the action came late;
+- ``late`` ``[N]``, on emulated links: whether the step was late, as the action came late;
 - ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
 - ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
   ``[N]``, with ``_link_episode`` ``[N]`` (``episode`` is Gymnasium's own statistics wrapper's).
@@ -200,7 +200,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             raise unknown_name("render mode", render_mode, MODES)
         self.render_mode = render_mode
         self._shown: list[list[Array]] = [[] for _ in range(num_envs)]
-        """Of each environment what `picture` takes, where there is a render mode."""
+        """Each environment's arguments of `picture`, if there is a render mode."""
         self._seen: Array | None = None
         """The newest observation, where some links may be reset and others not."""
         # Links of seeds of their own are each the first of theirs.
