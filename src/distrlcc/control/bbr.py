@@ -1,10 +1,10 @@
 """BBR version 1: draft-cardwell-iccrg-bbr-congestion-control-00.
 
-Names and sections are the draft's. First the model of the path (rounds, bottleneck bandwidth,
-round-trip propagation time, full pipe), then the state machine (STARTUP, DRAIN, PROBE_BW with its
-gain cycle, PROBE_RTT), then what happens at an ACK. Packets leave one by one, so the send quantum
-is one packet. Lost packets are not sent again, so fast recovery lasts one round, all of which
-conserves packets (section 4.2.3.4). Version 1 ignores marks (ECN).
+Names and sections are the draft's. The model of the path comes first (rounds, bottleneck bandwidth,
+round-trip propagation time, full pipe). The state machine follows (STARTUP, DRAIN, PROBE_BW with
+its gain cycle, PROBE_RTT), and then the work at an ACK. Packets leave one by one, so the send
+quantum is one packet. Lost packets are not sent again, so fast recovery lasts one round, all of
+which conserves packets (section 4.2.3.4). Version 1 ignores marks (ECN).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``njit`` with a disk cache that sees every edit.
 
 numba's own cache misses edits to functions in other modules. So the cache folder's name holds a
-hash of every source file that compiled functions take something from: those of `distrlcc.control`,
-`distrlcc.sim`, `distrlcc.env`, of the package's own folder, and `distrlcc.transport.recovery`. An
+hash of all sources of compiled functions: `distrlcc.control`, `distrlcc.sim`, `distrlcc.env`, the
+package's own folder and `distrlcc.transport.recovery`. An
 edit means a new folder, and another copy of the same sources compiles nothing anew.
 """
 
@@ -66,9 +66,9 @@ numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.PackageLocator"  # type: ignor
 
 
 _FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-"""Without the interpreter lock, with NumPy's division rules, and without counts of references to
-arrays, which would take most of the time: the callers hold them, and no compiled function makes
-one (numba refuses to compile one that does)."""
+"""No interpreter lock, NumPy's division rules, and no reference counts of arrays, which would take
+most of the time. Callers hold the arrays, and no compiled function makes one: numba refuses to
+compile one that does."""
 
 
 def njit(function: Any) -> Any:

@@ -1,11 +1,11 @@
 """Copa (Arun and Balakrishnan, NSDI 2018): steer to the rate ``1 / (delta * queueing delay)``.
 
-Where the paper is silent, two things follow Facebook's mvfst: the velocity falls to 1 at the ACK
-that turns the direction, not only at the window's end, and a timeout restarts slow start. One ACK
+Where the paper is silent, two things follow Facebook's mvfst. The velocity falls to 1 at the ACK
+that turns the direction, not only at the window's end. A timeout restarts slow start. One ACK
 moves the window by at most a packet, so growth never exceeds slow start's. One thing departs from
 the paper: a queue with less than one packet of the flow's own counts as nearly empty. On paths of
-fewer than about 30 packets 10% of the RTT's range is less than a packet, and without this the
-competitive mode would start there for no reason and hold on, with queues of several BDP. A mark
+fewer than about 30 packets 10% of the RTT's range is less than a packet. There the competitive
+mode would else start for no reason and hold on, with queues of several BDP. A mark
 (ECN) counts as a loss, which the default mode ignores.
 """
 

@@ -1,7 +1,7 @@
 """LEDBAT, RFC 6817: use what others leave, at most 100 ms of queueing delay.
 
 The RFC measures one-way delay. Here the RTT stands for it, base and current alike, so a queue on
-the way back counts too; there is none in the simulator. Slow start follows libutp: it ends at a
+the way back counts too (the simulator has no such queue). Slow start follows libutp: it ends at a
 loss or once the queueing delay passes 0.9 of the target. Then, unlike there, the window halves,
 back to the one whose packets met that delay: a linear decrease takes a minute to undo a doubling.
 The first window is the common 10 packets instead of the RFC's 2, and a timeout (section 2.4.2) is

@@ -1,7 +1,7 @@
 """Reno: AIMD on loss, RFC 5681 with the selective recovery of RFC 6675.
 
-Every ACK names its packet, so recovery needs no window inflation: the window drops to ssthresh at
-once and stays until a packet sent after the reduction is acknowledged. The sender always has data,
+Every ACK names its packet, so recovery needs no window inflation. The window drops to ssthresh at
+once, and stays until a packet sent after the reduction is acknowledged. The sender always has data,
 so its FlightSize is its window. A mark (ECN) does what a loss does (RFC 3168 section 6.1.2).
 """
 

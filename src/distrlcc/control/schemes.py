@@ -22,7 +22,7 @@ MOST_CWND, MOST_RATE = 1e9, 1e12
 
 @njit_inner
 def _bound(s: FloatArray) -> None:
-    """Stop a user's scheme whose window or pacing rate is none: it sends no more."""
+    """Stop a user's scheme whose window or pacing rate is invalid: it sends no more."""
     if not (1.0 <= s[CWND] <= MOST_CWND and 0.0 <= s[PACING] <= MOST_RATE):
         s[CWND] = s[PACING] = 0.0
 

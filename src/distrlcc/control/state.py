@@ -1,8 +1,7 @@
 """The schemes, and one flow's state: a float64 row whose first elements every scheme shares.
 
-A scheme is a module of compiled functions over the row ``s``, ``initialise``, ``on_ack`` and
-``on_timeout``, which take of their arguments what they need; a user's is a `Scheme` of functions
-that take them all.
+A scheme is a module of compiled functions over the row ``s``: ``initialise``, ``on_ack`` and
+``on_timeout``. Each takes the arguments that it needs; those of a user's `Scheme` take them all.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ LEAST_PATH = 0.002  # RTTs below, s, count as one of it for policies: hosts' own
 
 
 class OnAck(Protocol):
-    """What a scheme does for each ACK, over its flow's row ``s`` of `STATE_SIZE` numbers."""
+    """A scheme's work at each ACK, over its flow's row ``s`` of `STATE_SIZE` numbers."""
 
     def __call__(
         self,
@@ -66,8 +65,8 @@ def _number(found: Any) -> int:
 
 SCHEMES: Registry[int] = Registry("scheme", {name: k for k, name in enumerate(_NAMES)}, _number)
 """Number of each scheme by its name; a user's has the address of its code. The window of ``agent``
-comes from outside, such as a policy; that of ``oracle`` is set by the simulator from the link at
-each step; that of ``fixed`` is the parameter."""
+comes from outside, such as a policy. The simulator sets that of ``oracle`` from the link at each
+step. That of ``fixed`` is the parameter."""
 
 
 def scheme_name(number: int) -> str:

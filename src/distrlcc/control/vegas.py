@@ -1,8 +1,8 @@
 """Vegas (Brakmo and Peterson, IEEE JSAC 1995): keep a few packets in the queue.
 
 Once per RTT the packets in the queue are estimated as ``(expected - actual rate) * base RTT``,
-which is ``cwnd * (1 - base RTT / RTT)``, with the least RTT of the round (as Linux does, against
-bursts). Losses and marks (ECN) halve the window as in RFC 5681, as in Linux.
+which is ``cwnd * (1 - base RTT / RTT)``. The RTT is the least of the round, as in Linux, against
+bursts. Losses and marks (ECN) halve the window as in RFC 5681, as in Linux.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ FILTER_SIZE = 6  # elements that one filter takes: three pairs of value and time
 
 @njit_inner
 def reset(s: FloatArray, first: int, time: float, value: float) -> None:
-    """Forget all samples but ``value``; infinity means that there is none yet."""
+    """Forget all samples except ``value``; infinity means no sample yet."""
     s[first] = s[first + 2] = s[first + 4] = value
     s[first + 1] = s[first + 3] = s[first + 5] = time
 

@@ -1,4 +1,4 @@
-"""What stands between a policy's windows and its flow: a guard that bounds them, and pacing.
+"""The layer between a policy's windows and its flow: a guard that bounds them, and pacing.
 
 The guard is outside the network, so that no policy, however trained, can do much harm:
 
@@ -10,9 +10,9 @@ The guard is outside the network, so that no policy, however trained, can do muc
   CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
   enough: the longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of
   them until it has `ROUND_PACKETS`; those of fewer than `FEW_PACKETS` say nothing. Where packets
-  queue, half the bound is enough. Where they do not, they are mostly lost at random or in a queue
-  of a few packets, where a smaller window gains nothing: it takes three times the bound, and
-  `SIGMAS` standard deviations. (Behind a policer, which has no queue, a smaller one loses less.)
+  queue, half the bound is enough. Elsewhere most losses are random, or of a queue of a few packets,
+  where a smaller window gains nothing: there it takes three times the bound, and `SIGMAS` standard
+  deviations. (Behind a policer, which has no queue, a smaller window loses less.)
 - Outside of what policies hold, CUBIC's rule has the window alone, with slow start and up to
   `MOST_CWND`: on a path whose least RTT is under `LEAST_PATH`, and on a noisy one. A path is noisy
   when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above what the policy
@@ -175,9 +175,9 @@ def _judge_path(
 def observe(rows: FloatArray, seen: FloatArray, bound: float, held: float) -> None:
     """Count a step of every flow in its row, ``[N, STATE_SIZE]``.
 
-    ``seen`` holds the step's duration (s), packets acknowledged and lost (net), sum and least of
-    RTTs (s), packets in flight and the window, ``[7, N]``; ``held`` is the noise, s, above
-    which CUBIC's rule gets a path, as it gets short ones; 0: it gets none.
+    ``seen`` ``[7, N]`` holds the step's duration (s), packets acknowledged and lost (net), sum and
+    least of RTTs (s), packets in flight and the window. CUBIC's rule gets short paths, and those
+    with a noise above ``held``, s; with 0 it gets none.
     """
     for n in range(len(rows)):
         s = rows[n]

@@ -74,8 +74,8 @@ class Opening:
         self.key = b""
         """The session's key then."""
         self.rtt = 0
-        """What the handshake took, ns. Where HELLO was sent again nobody knows which was answered:
-        then it is 1 s at most, with which the timeout is RFC 6298's for that case, 3 s."""
+        """Duration of the handshake, ns. If HELLO was sent again nobody knows which was answered:
+        then it is 1 s at most. The timeout is then 3 s, as RFC 6298 has it for that case."""
         self._sent = list[int]()  # when each HELLO was
         self.ignored = 0
         """Datagrams that were malformed, forged, stray or late."""
@@ -152,15 +152,15 @@ class Session(NamedTuple):
 
 
 Reply = tuple[bytes | None, Session | None]
-"""What to send back to where a datagram came from, and the session that it has just opened."""
+"""The answer to a datagram's sender, and the session that the datagram has just opened."""
 
 MAX_SESSIONS = 64
 """Sessions at one time; further senders are refused."""
 MAX_HOST_SESSIONS = 16
-"""Of these, from one host."""
+"""Greatest number of sessions of one host."""
 MAX_UNPROVEN = 8
-"""Of these, of senders that have not shown that their address is their own: with so many open the
-next ones are asked to, and whoever forges addresses takes no more places."""
+"""Greatest number of sessions whose senders have not proved their address. With so many open the
+next senders must prove theirs, so that forged addresses take no more places."""
 _MAX_DATAGRAM = 1472
 
 

@@ -1,9 +1,9 @@
-"""What a sender knows of its packets: RTT, what is outstanding, delivery rate, a step's statistics.
+"""A sender's record of its packets: RTT, outstanding ones, delivery rate, a step's statistics.
 
 Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 section 5.3 (ACK delay), RFC 8985 (which
-packets are lost), draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). Left out
-of the last one: its app-limited mark, which no controller here takes, and its discarding of
-intervals below the least RTT, as a packet's own flight is never longer than its sample's interval.
+packets are lost), draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). The
+draft's app-limited mark is left out, as no controller here takes it. So is its discarding of
+intervals below the least RTT: a packet's own flight is never longer than its sample's interval.
 Times are ns.
 """
 
@@ -25,8 +25,8 @@ GRANULARITY = 1_000_000
 INITIAL_RTO = NANOSECONDS
 """Timeout before the first sample, ns (RFC 6298 rule 2.1)."""
 MIN_RTO, MAX_RTO = 200_000_000, 60 * NANOSECONDS
-"""Least time that a timeout has beyond the smoothed RTT, as Linux has it (RFC 6298's least timeout
-is 1 s), and what backing off leads to at most (rule 2.5), ns."""
+"""Least time of a timeout beyond the smoothed RTT, as in Linux (RFC 6298's least timeout is 1 s),
+and the greatest timeout that backing off reaches (rule 2.5), ns."""
 MOST_DOUBLINGS = 10
 """After so many every timeout has reached `MAX_RTO`."""
 REMEMBERED = 2 * NANOSECONDS
@@ -179,13 +179,13 @@ class FoundLost:
 
 
 class Reordering:
-    """How late packets come that later ones overtook: whom to wait for (RFC 8985, RACK).
+    """The lateness of overtaken packets: how long to wait for one (RFC 8985, RACK).
 
-    Before any did, a packet is lost once one sent `packet_threshold` later is acknowledged, or
-    after an RTT and a quarter of the least. Since then time alone tells: the lateness seen, a
-    quarter more, and an RTT; and so it is until none was late for long. RFC 8985 finds its window
-    by steps of a quarter of the least RTT in each round that had a loss undone; here each packet
-    that comes late says how late it was.
+    Before any packet was overtaken, one is lost once a packet sent `packet_threshold` later is
+    acknowledged, or after an RTT and a quarter of the least. Then time alone tells, until none was
+    late for long: an RTT, the lateness seen, and a quarter more. RFC 8985 finds its window in steps
+    of a quarter of the least RTT, one in each round that had a loss undone. Here each late packet
+    shows how late it was.
     """
 
     __slots__ = ("_before", "_newest", "_rtt", "_since", "largest")
@@ -226,8 +226,8 @@ class DeliveryRate:
         """Start with nothing delivered.
 
         With ``over_sending`` a sample's interval is at least the time that sending its packets took
-        (draft section 2.2), so that ACKs that arrive in a bunch do not look like a fast link. The
-        simulator's kernel takes the ACKs' spacing alone.
+        (draft section 2.2). ACKs in a bunch then do not look like a fast link. The simulator's
+        kernel takes the ACKs' spacing alone.
         """
         self._over_sending = over_sending
         self.delivered = 0

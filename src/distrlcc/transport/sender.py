@@ -1,4 +1,4 @@
-"""The sender: which packet may leave when, what an ACK or silence means, what a step showed.
+"""The sender: when packets leave, what an ACK or silence means, and a step's statistics.
 
 Sans-IO: it owns packet numbers, not bytes. The owner asks for a number whenever it has something
 to send, puts its bytes under that number, and passes in what comes back::
@@ -52,13 +52,13 @@ class SenderOptions:
 
 
 REORDERED_OPTIONS = SenderOptions(catch_up_ns=0, rate_over_sending=False)
-"""The simulator's, on links that reorder packets."""
+"""The simulator's options, on links that reorder packets."""
 SIMULATOR_OPTIONS = replace(REORDERED_OPTIONS, packet_threshold=1)
-"""On its others: a gap is lost."""
+"""The simulator's options on other links, where a gap is lost."""
 
 
 class Acked(NamedTuple):
-    """What an ACK showed: packet numbers, lowest first."""
+    """An ACK's news: packet numbers, lowest first."""
 
     acked: list[int]
     """Newly acknowledged."""
@@ -219,10 +219,10 @@ class Sender:
         return Acked([number for number, _ in taken], lost, spurious)
 
     def _is_undone(self, lowest: int, spurious: Sequence[int]) -> bool:
-        """Tell whether an ACK shows that what the controller last reacted to was no loss.
+        """Tell whether an ACK shows that the controller last reacted to no loss.
 
-        A timeout was spurious if a packet sent before it comes first (Eifel, RFC 3522: no number
-        is sent twice), a recovery if each of its losses came after all.
+        A timeout was spurious if a packet sent before it comes first (Eifel, RFC 3522; no number
+        is sent twice). A recovery was spurious if each of its losses came after all.
         """
         self._interval.spurious += len(spurious)
         self._unreported -= sum(number > self._largest_told for number in spurious)

@@ -11,16 +11,16 @@
     DATA with FIN    ------>
                      <------      ACK of it
 
-Every datagram starts with magic, version, kind, flags and session (`HEADER`); of these, magic,
-version, kind and session stand in the same place in every version, and a receiver of another
-version answers a HELLO with kind `Kind.ANSWER`. Numbers are big-endian.
+Every datagram starts with magic, version, kind, flags and session (`HEADER`). All of these except
+the flags stand in the same place in every version. A receiver of another version answers a HELLO
+with kind `Kind.ANSWER`. Numbers are big-endian.
 
 ANSWER and ACK end with an authenticator, which `decode` does not check (it has no key): ask
 `authentic`. A machine that does not see a session's packets can neither refuse nor steer
 it. DATA has none: its session number is as hard to guess. The keys come from nonces that
 travel in clear, so an observer on the path can forge everything; against it only a tunnel helps.
 
-What a sender sends has at least `MIN_DATAGRAM` bytes, and every answer is shorter, so a forged
+A sender's datagrams have at least `MIN_DATAGRAM` bytes, and every answer is shorter, so a forged
 address gets no more bytes than its forger spends.
 """
 
@@ -73,7 +73,7 @@ class Hello(NamedTuple):
     max_datagram: int
     """Largest UDP payload that the sender wants to send, bytes."""
     cookie: bytes = bytes(NONCE_BYTES)
-    """What a receiver that asked for it gave: it shows that the sender's address is its own."""
+    """The cookie of a receiver that asks for one: it proves the sender's address."""
 
 
 class Answer(NamedTuple):
@@ -103,7 +103,7 @@ class Data(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """What a receiver has got."""
+    """The packets that a receiver has got."""
 
     session: int
     ranges: tuple[tuple[int, int], ...]
