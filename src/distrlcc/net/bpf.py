@@ -72,7 +72,7 @@ class Libbpf:
         if numbers[0] < _OLDEST:
             raise KernelError(f"{path} is libbpf {self.version}, expected 1.0 or later; {_REMEDY}")
         self.messages: list[str] = []
-        """What libbpf and the kernel's verifier said, which libbpf would print."""
+        """Messages of libbpf and of the kernel's verifier, which libbpf would print."""
         self._print = _PRINT(self._keep)
         self.library.libbpf_set_print(self._print)
 

@@ -34,7 +34,7 @@ from distrlcc.processes import (
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
 ENDED = "ended before COMMAND"
-"""What is said of an outer command that failed by itself, such as a server that did not start."""
+"""The message for an outer command that failed by itself, such as a server that did not start."""
 _FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
 
 

@@ -2,9 +2,9 @@
 
 python -m distrlcc.net.command_group PARTS.json
 
-Each command has a process of its own. A sender takes seconds to be ready (it imports, connects,
-loads a policy), so it calls `wait_for_start`: it says ``ready`` in a line of its own and reads a
-line, its start time in s of the machine's monotonic clock, or nothing for now. The group names the
+Each command has a process of its own. A sender takes seconds to be ready: it imports, connects,
+loads a policy. So it calls `wait_for_start`, which prints ``ready`` and reads a line, the start
+time in s of the machine's monotonic clock, or nothing for now. The group names the
 start times once all senders are ready. When one command fails the others end; all end with this
 process.
 """
@@ -101,7 +101,7 @@ class _Running:
     process: subprocess.Popen[bytes]
     ready: bool
     unfinished: bytes = b""
-    """Of a line."""
+    """The beginning of a line whose end has not come yet."""
     errors: list[str] = field(default_factory=list)
 
     def read(self, data: bytes) -> None:

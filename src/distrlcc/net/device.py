@@ -1,13 +1,12 @@
 """A link's devices, their addresses and routes, in this thread's network namespace.
 
-An end is a TUN device, or where none may be opened a pair of Ethernet devices and a packet socket:
-one device of the pair has the address, the other stands in COMMAND's network, so that the pair ends
-with that network, and the socket on it reads and writes what the first sends and receives.
+An end is a TUN device. If no TUN device may be opened, it is a pair of Ethernet devices with a
+packet socket. One device of the pair has the address. The other stands in COMMAND's network, so
+that the pair ends with that network; its socket reads and writes what the first sends and receives.
 
-Links on a machine share 100.64.0.0/10. Each takes a block of 2^14 addresses, whose first is its
+Links on a machine share 100.64.0.0/10. Each takes a block of 2^14 addresses. The first are its
 outer end (+1) and inner end (+2); the other fifteen sixteenths are for links inside it, which do
-likewise, so that each level above routes one block and needs no address translation. Four levels
-fit.
+likewise. So each level above routes one block and needs no address translation. Four levels fit.
 
 Devices, addresses and routes are set through Linux's rtnetlink (see rtnetlink(7)).
 """
@@ -37,7 +36,7 @@ INNER_NAME = "lcc-link"
 QUEUE_PACKETS = 10_000
 """Packets that a device holds until they are read; the usual 500 would lose some unseen."""
 LAST_PREFIX = 30
-"""Of a block that holds a link's two ends and no links inside."""
+"""Prefix of a block that holds a link's two ends and no links inside."""
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
 _ANYWHERE = ipaddress.IPv4Network("0.0.0.0/0")
 _FIRST_PREFIX = 18
@@ -45,7 +44,7 @@ _BITS_PER_LEVEL = 4
 
 _OUTER_PEER, _INNER_PEER = "lcc-outer", "lcc-inner"
 _NO_TUN = (errno.ENOENT, errno.EACCES, errno.ENODEV, errno.ENXIO)
-"""What opening /dev/net/tun says where it is missing, closed to us or without a driver."""
+"""Errors of opening /dev/net/tun: it is missing, closed to us or without a driver."""
 
 _TUNSETIFF = 0x400454CA
 _IFF_TUN_NO_PI_EXCLUSIVE = 0x9001
@@ -115,8 +114,8 @@ def free_blocks(
 def rested(blocks: list[Block], *, seconds: float) -> list[Block]:
     """Return blocks in another order every half second, and in the first one again in 2 minutes.
 
-    A link takes addresses that nobody has had lately: who still sends to them what belongs to a
-    link that has ended would take part in this one's losses and rate.
+    A link takes addresses that no link has had lately. A program that still sends to a link that
+    has ended would otherwise take part in this one's losses and rate.
     """
     place = int(2 * seconds) % max(len(blocks), 1)
     return blocks[place:] + blocks[:place]
@@ -155,7 +154,7 @@ class Tun:
         return self._descriptor
 
     def read(self) -> bytes:
-        """Return a packet; BlockingIOError where there is none."""
+        """Return a packet; raise BlockingIOError if none waits."""
         return os.read(self._descriptor, 65536)
 
     def write(self, data: bytes) -> None:
@@ -206,7 +205,7 @@ class VethEnd:
         return self._socket.fileno()
 
     def read(self) -> bytes:
-        """Return a packet; BlockingIOError where there is none."""
+        """Return a packet; raise BlockingIOError if none waits."""
         return self._socket.recv(65536)
 
     def write(self, data: bytes) -> None:

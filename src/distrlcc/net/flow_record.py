@@ -1,4 +1,4 @@
-"""What a flow shows: step by step and as a whole, its RTTs, and how late its steps were."""
+"""A flow's record: its steps and totals, its RTTs, and how late its steps were."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PER_E_FOLD = 100.0
 
 
 class Step(NamedTuple):
-    """What a step showed, for plots and live lines."""
+    """A step's figures, for plots and live lines."""
 
     time: float
     """Its end, s since the start."""

@@ -2,11 +2,10 @@
 
 A `TcpFlow` runs under the program of `distrlcc.net.kernel_tcp`, which takes its window from a
 `PLACE` in shared memory and leaves there what it saw. A `Wire` is a network of this thread's own,
-with one address for both ends: what senders send leaves the kernel by a TUN device, for their marks
-(SO_MARK) say so, passes a link here, and is written back; ACKs never leave the kernel.
+with one address for both ends. Senders' packets leave the kernel by a TUN device, as their marks
+(SO_MARK) say, pass a link here, and are written back. ACKs never leave the kernel.
 
-Connections begin without a handshake (TCP_REPAIR): none is waited for, and no round trip is known
-before the first.
+Connections begin without a handshake (TCP_REPAIR), so no round trip is known before the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A policy as a congestion control of the kernel's TCP: registered, reloaded, watched, removed.
 
-What is registered ends with the process that holds it, or, if it is pinned, when the pin goes;
-connections that are open then go on under the policy. Weights lie in two slots, of which the
+A registration ends with the process that holds it, or, if it is pinned, when the pin goes. Open
+connections go on under the policy. Weights lie in two slots, of which the
 program reads the one that the generation names.
 """
 
@@ -133,7 +133,7 @@ class KernelControl:
 
     @property
     def label(self) -> str:
-        """What its policy is called."""
+        """The policy's name in ``kernel status``."""
         return str(self.control["label"].item(), "utf-8", "replace")
 
     @property

@@ -12,7 +12,7 @@ from distrlcc.policy.kernel_layout import fixed
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
 STEP, BEGIN, GUARD = 0, 1, 2
-"""What a run does: observe and act, act on nothing seen, or take one acknowledgement's guard."""
+"""Kinds of runs: observe and act, act on nothing seen, or take one acknowledgement's guard."""
 _REPEATS = 2000
 
 

@@ -24,7 +24,7 @@ _LOW_MBPS, _HIGH_MBPS = Fraction(1, 1000), Fraction(100_000)
 
 @dataclass(frozen=True)
 class LinkChange:
-    """What changes at a time; what is None stays."""
+    """Changes at a time; what is None stays."""
 
     at_ms: int
     times: tuple[int, ...] | None = None
@@ -55,7 +55,7 @@ class DirectionConfig:
     late_share: float = 0.0
     """Probability that a packet is late, and later ones overtake it."""
     late_ms: float = 0.0
-    """By how much."""
+    """Lateness of these packets, ms."""
     changes: tuple[LinkChange, ...] = ()
     """In order of time."""
 

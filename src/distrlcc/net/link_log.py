@@ -36,8 +36,8 @@ class LinkLog:
     def __init__(self, path: Path, port: int | None = None) -> None:
         """Open the file.
 
-        With ``port`` it has only packets to or from this UDP or TCP port, and all opportunities,
-        so that a flow's share can be told; such a log does not replay.
+        With ``port`` it has only packets to or from this UDP or TCP port, and all opportunities. It
+        shows a flow's share, and does not replay.
 
         Raises:
             OutputError: It cannot be written.

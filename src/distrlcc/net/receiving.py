@@ -68,7 +68,7 @@ class ReceiveServer:
 
     @property
     def counts(self) -> Counter[str]:
-        """What came that belonged to no flow, see `Admission.counts`."""
+        """Numbers of datagrams that belonged to no flow; see `Admission.counts`."""
         return self._admission.counts
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> int:

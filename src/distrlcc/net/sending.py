@@ -27,14 +27,14 @@ _MTU, _TUN_HEADER = 1500, 4
 BATCH = 32
 """Datagrams that a flow sends before others have their turn; a socket's buffer holds more."""
 _SAFE_DATAGRAM = 1200
-"""What nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes."""
+"""Size that nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes."""
 _ABORTS = 3
 """Copies of the FIN of a flow that failed: its acknowledgement is not awaited."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to send."""
+    """The settings of a measured flow."""
 
     seconds: float = 10.0
     """How long."""
@@ -188,7 +188,7 @@ class _Flow:
         self._count(ticker, monotonic_ns())
 
     def _acknowledgement(self, datagram: bytes) -> Acknowledgement | None:
-        """Return the ACK of this session that a datagram is; count what is none."""
+        """Decode a datagram as an ACK of this session; count any other and return None."""
         with suppress(WireError):
             ack = wire.decode(datagram)
             if (

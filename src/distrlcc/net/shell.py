@@ -41,7 +41,7 @@ _UNFINISHED = {"04", "09", "0B"}
 
 @dataclass(frozen=True)
 class Job:
-    """What to run over which link."""
+    """A command, and the link that it runs behind."""
 
     link: LinkConfig
     command: Sequence[str]

@@ -4,10 +4,9 @@ python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 60 [FLOWS]
 python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [FLOWS [FILE]]
 
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
-array, or writes it to FILE: of each flow the control, the seconds, the bytes that were
-acknowledged, and ``samples_columns``, what `TcpSample` has, each 10 ms. Where there is a FILE it
-waits first as in `distrlcc.net.command_group`. ``sink`` waits for so many s for a sender and its
-bytes.
+array, or writes it to FILE. Each flow has its control, seconds, acknowledged bytes, and
+``samples_columns``: a `TcpSample` each 10 ms. With a FILE it waits first as in
+`distrlcc.net.command_group`. ``sink`` waits for so many s for a sender and its bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _CHUNK = bytes(1 << 16)
 _SAMPLE_SECONDS = 0.01
 _INFO_BYTES = 192
 _BUFFER_BYTES, _UNSENT_BYTES = 32 << 20, 1 << 20
-"""More than paths hold, as the kernel's flows are to be limited by congestion control alone; and
-what waits to be sent at most, bytes."""
+"""A socket's buffer, more than paths hold, so that congestion control alone limits the flows; and
+the greatest backlog of unsent data, bytes."""
 # Offsets in struct tcp_info (include/uapi/linux/tcp.h), which only ever grows at its end.
 _RTT, _CWND, _RETRANSMITTED, _ACKED, _SENT = 68, 80, 100, 120, 156
 

@@ -1,8 +1,9 @@
 """A datagram socket that reads and writes many datagrams in one call, where the kernel can.
 
 ``UDP_SEGMENT`` (GSO) hands the kernel several datagrams of one size as one buffer, ``UDP_GRO``
-gives several back as one; a system call is the largest part of a datagram's cost. Both are Linux's,
-and left out where they are missing. asyncio is not used: its timers are a millisecond late.
+gives several back as one. That saves system calls, the largest part of a datagram's cost. Both are
+Linux's, and left out where they are missing. asyncio is not used, as its timers are a millisecond
+late.
 """
 
 from __future__ import annotations
