@@ -29,13 +29,18 @@ def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
 
 
 def coming_from() -> str:
-    """Return docs/coming-from.md with the tables of what other projects call things."""
+    """Return docs/coming-from.md with the tables of what other projects call things.
+
+    Names that are ours as well are left out.
+    """
     parts = []
     for project in foreign_names():
-        rows = [
-            f"| {', '.join(f'`{name}`' for name in theirs.split(', '))} | {ours} |"
-            for theirs, ours in project["names"].items()
-        ]
+        names: dict[str, list[str]] = {}
+        for theirs, ours in project["names"].items():
+            same = f"`{theirs}`", f"`ppo.{theirs}`"
+            others = [f"`{name}`" for name in theirs.split(", ")]
+            names.setdefault(ours, []).extend([] if ours in same else others)
+        rows = [f"| {', '.join(theirs)} | {ours} |" for ours, theirs in names.items() if theirs]
         table = "\n".join(["| there | here |", "|---|---|", *rows])
         parts.append(f"## {project['name']}\n\n{project['about']}\n\n{table}\n\n")
     page = Path("docs/coming-from.md").read_text(encoding="utf-8")
