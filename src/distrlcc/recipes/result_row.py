@@ -76,7 +76,8 @@ class ResultRow:
         """Return a line for each score in which another row's runs do not agree with these.
 
         They agree where the difference of the means lies within the 95% interval that the spread
-        of these runs gives it (of the other's, where this is one run), or is below `DIGITS` units of the last digit that is shown.
+        of these runs gives it, or is below `DIGITS` units of the last digit that is shown. One run
+        has no spread: then that of the other's counts.
         """
         lines = [
             f"{label}, {metric}: it is new; record it"
