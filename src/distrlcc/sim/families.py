@@ -22,11 +22,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def draws(suite: str, split: str, index: int, count: int) -> list[float]:
-    """Return ``count`` uniforms in [0, 1) for one scenario of a suite.
-
-    Raises:
-        ConfigError: There is no such split.
-    """
+    """Return ``count`` uniforms in [0, 1) of a suite's scenario; raises ConfigError at a split."""
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     key = stream_key(0, f"suite/{suite}/{split}")
@@ -168,26 +164,20 @@ def with_losses(link: Link, u: list[float]) -> Link:
     return replace(link, loss=round(between(u[0], 0.001, 0.02), 6), ack_jitter_ms=jitter)
 
 
-def with_some_losses(link: Link, u: list[float]) -> Link:
-    """Half lose up to 1% at random."""
-    return replace(link, loss=some_loss(0.5, u))
-
-
-def _as_it_is(link: Link, u: list[float]) -> Link:
-    return link
-
-
 LAN = Wide((100.0, 10_000.0), (0.02, 3.0), (0.5, 16.0), least_queue=64)
 HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
-    "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), _as_it_is),
-    "slow": (Wide((0.2, 2.0), (20.0, 200.0)), _as_it_is),
-    "fast": (Wide((100.0, 1000.0), (5.0, 100.0), (0.2, 2.0)), _as_it_is),
+    "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), lambda link, u: link),
+    "slow": (Wide((0.2, 2.0), (20.0, 200.0)), lambda link, u: link),
+    "fast": (Wide((100.0, 1000.0), (5.0, 100.0), (0.2, 2.0)), lambda link, u: link),
     "jitter": (Wide(), with_jitter),
     "silent": (Wide(), with_silence),
     "falls": (Wide(), with_fall),
     "whole-ms": (Wide(), in_whole_ms),
     "lossy": (Wide(), with_losses),
-    "long": (Wide((1.0, 100.0), (150.0, 800.0), (0.2, 2.0)), with_some_losses),
+    "long": (  # half lose up to 1% at random
+        Wide((1.0, 100.0), (150.0, 800.0), (0.2, 2.0)),
+        lambda link, u: replace(link, loss=some_loss(0.5, u)),
+    ),
     "noisy": (Wide((2.0, 200.0), (4.0, 200.0), (0.2, 4.0)), with_noise),
     "wifi": (Wide((5.0, 300.0), (5.0, 100.0), (0.5, 4.0)), as_wifi),
     "lan": (LAN, with_host),
@@ -217,13 +207,8 @@ def changing_link(split: str, index: int) -> Scenario:
         new_rate = round(min(80.0, max(3.0, rate * 4.0 ** (2 * b - 1))), 3)
         new_delay = round(min(60.0, max(5.0, delay * 2.0 ** (2 * c - 1))), 3)
         kind = int(3 * d)
-        changes.append(
-            Change(
-                round(time, 3),
-                rate_mbps=new_rate if kind != 1 else None,
-                delay_ms=new_delay if kind != 0 else None,
-            )
-        )
+        new = new_rate if kind != 1 else None, new_delay if kind != 0 else None
+        changes.append(Change(round(time, 3), *new))
     link = Link(rate_mbps=rate, delay_ms=delay, queue_packets=queue, changes=tuple(changes))
     return Scenario(f"dynamic/{split}/{index}", link, duration_s=20.0, seed=index)
 

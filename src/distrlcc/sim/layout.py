@@ -81,9 +81,7 @@ START = 1
 STOP = 2
 EXTRA_RTT = 3  # the flow's own share of the round trip, beside twice the link's delay
 SENT = 4  # next sequence number
-NEXT_ACK = (
-    5  # SENT less what is in flight: without reordering, what is below is acknowledged or lost
-)
+NEXT_ACK = 5  # SENT less what is in flight; without reordering all below is acknowledged or lost
 DELIVERED = 6
 DELIVERED_TIME = 7
 HEAD = 8  # ring records read

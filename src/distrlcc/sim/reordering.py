@@ -148,10 +148,7 @@ def receive(flow: Any, scores: Any, seq: int, rtt: int, now: int, backoff: int) 
 
 @njit
 def find_lost(flow: Any, scores: Any, sent: int, least: int, now: int) -> Any:
-    """Find lost packets of those below the largest acknowledged one; return how many.
-
-    ``least`` is the least RTT, ns.
-    """
+    """Find lost packets below the largest acknowledged; return how many (``least``: RTT, ns)."""
     flow[col.LOSS_TIME] = FOREVER
     largest = flow[col.LARGEST]
     # Below this number a packet is lost at once, above it by time.

@@ -108,12 +108,7 @@ class Simulator:
         self.flows[:, col.PENDING] = -1
 
     def load(self, n: int, scenario: Scenario) -> None:
-        """Put a scenario at link n, at its time zero.
-
-        Raises:
-            ConfigError: A flow's scheme is unknown, or the link carries more than `MAX_PACKETS`.
-            TraceError: The trace cannot be read.
-        """
+        """Put a scenario at link n, at its time zero; raises ConfigError and TraceError."""
         if len(scenario.flows) > self.n_flows:
             raise ValueError(f"{scenario.name} has more flows than the simulator's {self.n_flows}")
         link, row = scenario.link, self.links[n]
@@ -333,10 +328,7 @@ class Simulator:
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
 
     def _enlarge_queue(self, n: int) -> None:
-        """Give a live link a ring of twice the size: a power of two, as its masks want.
-
-        Arrivals that were dropped have left places between queue and hop; these come first.
-        """
+        """Give a live link a ring of twice the size; dropped arrivals' places come first."""
         row, columns = self.links[n], np.arange(col.QUEUED)
         start, mask = int(row[col.QUEUE_RING_START]), int(row[col.QUEUE_MASK])
         unused = row[col.HOP_HEAD] - row[col.QUEUE_TAIL]
@@ -385,11 +377,7 @@ class Simulator:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the arrays of a `state_dict` of a simulator of the same size.
-
-        Raises:
-            CheckpointError: Another version's simulator gave them.
-        """
+        """Take a `state_dict` of the same size; raises CheckpointError at another version's."""
         for name in ("links", "flows", "results"):
             if np.shape(state[name])[1] != getattr(self, name).shape[1]:
                 raise CheckpointError(
