@@ -150,10 +150,7 @@ class AgentBatch(ABC):
         self._previous[n] = 0.0
 
     def best_cwnd(self, carried: Floats) -> Floats:
-        """Return what the expert's windows are, packets ``[N]``.
-
-        They were searched for, or are what the links carry in a round trip.
-        """
+        """Return the expert's windows, packets ``[N]``: searched for, or ``carried``."""
         return np.where(self._searched > 0, self._searched, carried)
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -311,13 +308,9 @@ class LinkBatch(AgentBatch):
         """Each link's first row, ``[N]``."""
         super().__init__(int(self.rooms.sum()), config)
         self.n_flows = max(n_flows, agents)
-        self.simulator = Simulator(
-            n,
-            self.n_flows,
-            with_ewmas=self.observations.with_ewmas,
-            with_best=with_labels,
-            with_histograms=with_histograms,
-        )
+        kept = {"with_best": with_labels, "with_histograms": with_histograms}
+        kept["with_ewmas"] = self.observations.with_ewmas
+        self.simulator = Simulator(n, self.n_flows, **kept)
         self.link = np.repeat(np.arange(n), self.rooms)
         """Each row's link."""
         rows = np.arange(len(self.link))
@@ -493,11 +486,7 @@ class DemonstrationBatch(LinkBatch):
     """
 
     def __init__(self, n: int, config: EnvConfig, *, scheme: str, n_flows: int = 1) -> None:
-        """Allocate N links of ``n_flows`` flows, the first of which runs the scheme.
-
-        Raises:
-            ConfigError: There is no such scheme.
-        """
+        """Allocate N links, whose first flow runs a scheme; raises ConfigError if unknown."""
         scheme = SCHEMES.pinned(scheme, without=("agent",))
         super().__init__(n, config, n_flows=n_flows, with_labels=False)
         self.windows = WindowControl(n, 0.0, 0.0)  # the scheme sends, at its own risk

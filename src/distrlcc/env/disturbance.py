@@ -62,11 +62,7 @@ class Disturbance:
     """Delays N agents' actions, cuts their windows, and disturbs what they measure."""
 
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
-        """Take the agents' numbers ``[N]``, the same in one process or many, and what there is.
-
-        An agent's is its link's and `PLACE` times its place there: all of a link are in the kernel,
-        or none.
-        """
+        """Take the agents' numbers ``[N]``: a link's, and `PLACE` times the place there."""
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
         self._cuts = config.cuts_per_s
@@ -123,10 +119,7 @@ class Disturbance:
         return np.maximum(self._left * cwnd, np.minimum(cwnd, MIN_CWND)), pacing
 
     def in_force(self, chosen: Floats, held: Floats, active: Bools | bool = True) -> Floats:
-        """Take chosen windows and rates ``[2, N]``; return those that links get.
-
-        Agents that are not ``active`` ``[N]`` have chosen nothing.
-        """
+        """Take what the active chose, ``[2, N]``; return what links are to have."""
         if not self._kernel:
             return chosen
         self._chosen = np.where(self.in_kernel & active, chosen, 0.0)

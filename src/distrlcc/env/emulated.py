@@ -34,11 +34,7 @@ class EmulatedBatch(AgentBatch):
     resumable = False
 
     def __init__(self, n: int, config: EnvConfig) -> None:
-        """Set up N links; see `AgentBatch`.
-
-        Raises:
-            KernelError: They are to be the kernel's TCP, which this machine does not allow.
-        """
+        """Set up N links; raises KernelError where the kernel's TCP cannot be had."""
         super().__init__(n, config)
         self._module = emulated_world if config.world == "emulated" else kernel_world
         if self._module is kernel_world:
@@ -51,11 +47,7 @@ class EmulatedBatch(AgentBatch):
         """The newest step, its lateness included."""
 
     def load(self, n: int, scenario: Scenario) -> None:
-        """Put a scenario at link n, with fresh flows and sockets, from the next step on.
-
-        Raises:
-            ConfigError: One of its flows is the oracle, which only the simulator has.
-        """
+        """Put a scenario at link n, from the next step on; raises ConfigError of an oracle."""
         if any(flow.scheme == "oracle" for flow in scenario.flows):
             raise ConfigError(
                 f"{scenario.name} has an oracle's flow, which emulated links cannot have; take "
@@ -73,11 +65,7 @@ class EmulatedBatch(AgentBatch):
         self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
 
     def advance(self) -> None:
-        """Send the windows and rates to the links, and wait until the step is over.
-
-        Raises:
-            LinkError: The links' process has ended.
-        """
+        """Send windows and rates, and wait for the step's end; raises LinkError."""
         assert self.world is not None, "load the links first"
         self.result = self.world.step(*self._held, step=self._step_ns)
         self.base_rtt = np.maximum(self.result.truth.base_rtt + self._wait, 1e-4)

@@ -418,10 +418,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return observation, reward, np.zeros(self.num_envs, bool), truncated, info
 
     def _checked(self, actions: Array) -> Array:
-        """Return the actions, one per environment, if they lie in the space.
-
-        Continuous ones may lack their last axis, which is 1; what lies outside is clipped.
-        """
+        """Return the actions if they lie in the space; continuous ones may lack their last axis."""
         space, shape = self.single_action_space, (self.num_envs,)
         if isinstance(space, Discrete):
             fits = actions.shape == shape and actions.dtype.kind in "iu"
