@@ -24,10 +24,7 @@ _KEPT: list[Any] = []
 
 
 def compiled(scheme: Any, size: int, window: int) -> int:
-    """Compile a `distrlcc.control.state.Scheme`; return its address.
-
-    Its rows have a size, and the place ``window`` of the window, which is NaN once it has raised.
-    """
+    """Compile a `Scheme` over rows of a size; return where. ``window`` is NaN once it raised."""
     initialise, on_ack, on_timeout = (
         each if hasattr(each, "py_func") else njit_inner(each) for each in scheme
     )
