@@ -53,19 +53,11 @@ class Libbpf:
     """A libbpf: its functions, whose failures are raised as `OSError`."""
 
     def __init__(self, path: str) -> None:
-        """Load a shared library.
-
-        Raises:
-            OSError: It cannot be loaded.
-            KernelError: It is older than 1.0.
-        """
+        """Load a library; raises OSError, or KernelError if it is older than 1.0."""
         self.path = path
         self.library = ctypes.CDLL(path, use_errno=True)
         try:
-            numbers = (
-                self.library.libbpf_major_version(),
-                self.library.libbpf_minor_version(),
-            )
+            numbers = (self.library.libbpf_major_version(), self.library.libbpf_minor_version())
         except AttributeError:  # older than 0.6
             numbers = (0, 0)
         self.version = "{}.{}".format(*numbers)
@@ -105,11 +97,7 @@ class Libbpf:
 
 @cache
 def libbpf() -> Libbpf:
-    """Return this machine's libbpf: the system's, else pylibbpf's.
-
-    Raises:
-        KernelError: There is none.
-    """
+    """Return this machine's libbpf, the system's or else pylibbpf's; raises KernelError."""
     refused = None
     for path in (_SYSTEM, *bundled()):
         try:
@@ -164,12 +152,9 @@ class BpfObject:
         self._libbpf.call("bpf_map__set_initial_value", self._find("map", name), data, size)
 
     def load(self, linked: str = "") -> None:
-        """Make the maps, and have the kernel verify and compile the programs.
+        """Make the maps, of which `link` will register ``linked``, and load the programs.
 
-        ``linked`` is a map of struct_ops that `link` will register.
-
-        Raises:
-            OSError: The kernel refuses; `Libbpf.messages` has the verifier's words.
+        Raises OSError where the kernel refuses; `Libbpf.messages` has the verifier's words.
         """
         if linked:
             ops = self._find("map", linked)
@@ -183,11 +168,7 @@ class BpfObject:
         return self._libbpf.call("bpf_map__fd", self._find("map", name))
 
     def link(self, ops: str) -> int:
-        """Register a map of struct_ops; return a descriptor with which the registration ends.
-
-        Raises:
-            OSError: The kernel refuses: `FileExistsError` where the name is taken.
-        """
+        """Register a map of struct_ops; return the descriptor that ends it; raises OSError."""
         found, own = self._find("map", ops), self.map_fd(ops)
         made = self._libbpf.pointer("bpf_map__attach_struct_ops", found)
         link = self._libbpf.call("bpf_link__fd", made)
@@ -201,8 +182,8 @@ class BpfObject:
     def test_run(self, program: str, *, repeat: int) -> float:
         """Run a program on an empty packet; return the mean time of a run, ns."""
         packet = ctypes.create_string_buffer(64)
-        run = _TestRun(size=ctypes.sizeof(_TestRun), repeat=repeat, data_size_in=len(packet))
-        run.data_in = ctypes.addressof(packet)
+        data = {"data_size_in": len(packet), "data_in": ctypes.addressof(packet)}
+        run = _TestRun(size=ctypes.sizeof(_TestRun), repeat=repeat, **data)
         found = self._libbpf.call("bpf_program__fd", self._find("program", program))
         self._libbpf.call("bpf_prog_test_run_opts", found, ctypes.byref(run))
         return float(run.duration)
@@ -215,11 +196,7 @@ class BpfObject:
 
 
 def count_arguments(table: str, member: str) -> int:
-    """Return how many arguments this kernel gives to an operation, as its BTF says.
-
-    Raises:
-        OSError: There is no BTF, no such struct or no such member.
-    """
+    """Return how many arguments this kernel gives to an operation, by its BTF; raises OSError."""
     library = libbpf()
     types = library.pointer("btf__load_vmlinux_btf")
     try:

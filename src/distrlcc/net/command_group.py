@@ -46,11 +46,7 @@ ERROR = "error: "
 def wait_for_start(
     out: TextIO, *, source: int = 0, stopping: Callable[[], bool] = lambda: False
 ) -> None:
-    """Write that all is ready, and return at the start time that a descriptor names.
-
-    Raises:
-        LinkError: None was named, or ``stopping`` ended the wait.
-    """
+    """Write that all is ready, and return at the start time that is named; or raise LinkError."""
     out.write(f"{_READY}\n")
     out.flush()
     line = _read_line(source, stopping).strip()
@@ -114,11 +110,7 @@ class _Running:
 
 
 def run_group(parts: Sequence[Part]) -> None:
-    """Run commands until all have ended.
-
-    Raises:
-        LinkError: One failed, or a sender was not ready in time.
-    """
+    """Run commands until all have ended; raises LinkError if one fails or is not ready in time."""
     with ExitStack() as stack:
         # Start all of them.
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -150,17 +142,12 @@ def run_group(parts: Sequence[Part]) -> None:
 
 @contextmanager
 def _started(part: Part) -> Iterator[_Running]:
-    base = os.environ.get(BASE[1:], "")
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [word.replace(BASE, base) for word in part.words],
-        bufsize=0,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=subprocess.STDOUT,
-        preexec_fn=partial(die_with_parent, signal.SIGKILL),
-    )
-    with process:
+    base, pipe = os.environ.get(BASE[1:], ""), subprocess.PIPE
+    words = [word.replace(BASE, base) for word in part.words]
+    ends = partial(die_with_parent, signal.SIGKILL)
+    with subprocess.Popen(
+        words, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, preexec_fn=ends
+    ) as process:
         try:
             yield _Running(part, process, part.start_s is None)
         finally:

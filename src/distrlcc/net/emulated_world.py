@@ -115,14 +115,9 @@ class Place:
         used = link.used(now=time)
         seen = self.flows[0].take_interval(now=now)
         seen[0] = (time - since) / NANOSECONDS
-        truth = [
-            link.offered(since, time),
-            used - self._used,
-            link.base_rtt(now=time),
-            link.best_window(step, now=time),
-        ]
+        carried = [link.offered(since, time), used - self._used]
         self._since, self._used = time, used
-        return seen + truth
+        return [*seen, *carried, link.base_rtt(now=time), link.best_window(step, now=time)]
 
     def readers(self) -> Iterator[tuple[int, Callable[[int], None]]]:
         """Yield the sockets' descriptors, each with what reads it."""
@@ -164,12 +159,7 @@ class EmulatedWorld:
         self._poll.register(descriptor, select.EPOLLIN)
 
     def load(self, n: int, scenario: Scenario) -> None:
-        """Put a scenario at place n, with fresh flows; it begins at the next `act`.
-
-        Raises:
-            LinkError: There are no more sockets.
-            TraceError: The trace cannot be read.
-        """
+        """Put a scenario at place n, for the next `act`; raises LinkError and TraceError."""
         self._unload(n)
         place = self._places[n] = self._open(n, scenario)
         for descriptor, reader in place.readers():
@@ -192,10 +182,7 @@ class EmulatedWorld:
                 place.begin(now)
 
     def turn(self) -> bool:
-        """Do what is due, then wait for the next event; return whether the step has ended.
-
-        When it has, call `take` and then `act`.
-        """
+        """Do what is due and wait; return whether a step is over: then call `take` and `act`."""
         ready = self._poll.poll(0)
         now = monotonic_ns()
         for descriptor, _ in ready:
@@ -269,12 +256,7 @@ class WorldProcess:
         self._send(("load", n, scenario))
 
     def step(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> StepResult:
-        """Act, and wait until the step is over; see `EmulatedWorld.act`.
-
-        Raises:
-            LinkError: The process has ended, or there are no more sockets.
-            TraceError: A trace cannot be read.
-        """
+        """Act, and return when the step is over; raises LinkError and TraceError."""
         self._send(("step", np.array(cwnd), np.array(pacing), step))
         patience = limits().start  # the first step waits for the process
         try:

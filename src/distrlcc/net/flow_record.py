@@ -98,10 +98,7 @@ class Sent:
 
 
 class Ticker:
-    """The clock of a sender's steps: absolute deadlines, and how late each was.
-
-    A step that is missed altogether is not made up for.
-    """
+    """The clock of a sender's steps, and how late each was; a missed one is not made up for."""
 
     def __init__(self, *, now: int, step: int) -> None:
         """Start the first step, which lasts ``step`` ns."""
@@ -136,11 +133,7 @@ class StepLog:
     """A flow's steps in a file without a name, so that they take no memory; a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin, on the disk of a folder.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
+        """Begin, on the disk of a folder; raises OutputError."""
         self._folder = folder
         with writing(self._folder):
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115  (`__exit__` closes it)
@@ -183,8 +176,7 @@ class TimeRecord:
     """Times, such as the RTT samples of a flow, counted by size."""
 
     def __init__(self) -> None:
-        self._counts = [0] * _BINS
-        self._count, self._sum = 0, 0
+        self._counts, self._count, self._sum = [0] * _BINS, 0, 0
 
     def add(self, time: int) -> None:
         """Count a sample, ns."""

@@ -93,10 +93,7 @@ class SendingFlow:
         seed: int,
         rtt: Callable[[int], int],
     ) -> None:
-        """Open the socket; nothing is sent before `begin`.
-
-        ``rtt`` says what a handshake would take at a time of the link, ns.
-        """
+        """Open the socket; ``rtt`` says what a handshake takes at a time of the link, ns."""
         self.flow, self.session, self.seed, self._rtt = flow, session, seed, rtt
         self.is_agent = flow.scheme == "agent"
         self.socket = UdpSocket(connect=remote)
@@ -219,10 +216,7 @@ class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
     def __init__(self, scenario: Scenario, timers: Timers, agent: TcpFlow | None = None) -> None:
-        """Open the flows' sockets; the link stands still until `begin`.
-
-        ``agent`` stands at both ends of the first flow.
-        """
+        """Open the flows' sockets, at rest until `begin`; ``agent`` is both ends of the first."""
         self.link = EmulatedLink(scenario)
         first, count, key = randbits(62), len(scenario.flows), token_bytes(32)
         self.relayed = [

@@ -79,11 +79,7 @@ class Wire:
     """A TUN device in a network of this thread's own, which has both ends of its connections."""
 
     def __init__(self, stack: ExitStack) -> None:
-        """Enter the network and make the device, until the stack closes.
-
-        Raises:
-            LinkError: The system does not allow it.
-        """
+        """Enter the network and make the device, until the stack closes; raises LinkError."""
         stack.enter_context(new_network())
         self._device = open_inner(_BLOCK)
         stack.callback(self._device.close)
@@ -131,14 +127,9 @@ class TcpFlow:
     def __init__(
         self, flow: Flow, place: NDArray[np.void], mark: int, control: str, wire: Wire
     ) -> None:
-        """Open it; nothing is sent before the first `hold`.
+        """Open it, to send from the first `hold` on, under a ``control`` of this name.
 
-        Args:
-            flow: When it starts and stops.
-            place: The `PLACE` that it follows, ``[1]``.
-            mark: By which the kernel's program finds that.
-            control: Name of the congestion control.
-            wire: What carries its packets.
+        The kernel's program finds the `PLACE` that it follows, ``[1]``, by its ``mark``.
         """
         self._flow, self._wire, self._control = flow, wire, control.encode()
         # The connection.

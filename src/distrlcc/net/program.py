@@ -28,11 +28,7 @@ _SHOWN = 1000
 
 
 def run_program(command: str, seconds: float) -> None:
-    """Run a shell command for at most so many seconds, and `Limits.kill` more.
-
-    Raises:
-        LinkError: It cannot be run, or failed.
-    """
+    """Run a shell command for so many seconds, and `Limits.kill` more; raises LinkError."""
     with TemporaryFile() as said:
         try:
             process = subprocess.Popen(

@@ -59,11 +59,7 @@ def kernel_controls() -> list[str]:
 
 
 def sink(host: str, port: int, patience_s: float, flows: int = 1) -> None:
-    """Receive so many connections' bytes until their end, or until none come for ``patience_s``.
-
-    Raises:
-        LinkError: It cannot listen there, or a sender does not come.
-    """
+    """Receive connections' bytes until their end, or none for ``patience_s``; raises LinkError."""
     try:
         server = socket.create_server((host, port), backlog=flows)
     except OSError as error:
@@ -101,10 +97,7 @@ def send(
 
     There is a sample each 10 ms from the beginning on, or later where the machine was busy, and the
     end's. ``on_open`` is called when all are connected; the flows begin when it returns.
-    ``on_sample`` is called with the first one's socket after each sample.
-
-    Raises:
-        LinkError: The kernel does not have the control, or the sink is not there.
+    ``on_sample`` is called with the first one's socket after each sample. Raises LinkError.
     """
     with ExitStack() as opened:
         selector = opened.enter_context(selectors.DefaultSelector())

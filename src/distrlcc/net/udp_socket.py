@@ -53,11 +53,7 @@ class UdpSocket:
     """A nonblocking UDP socket; a context manager."""
 
     def __init__(self, *, bind: Address | None = None, connect: Address | None = None) -> None:
-        """Open it, to listen at an address or to exchange datagrams with one alone.
-
-        Raises:
-            LinkError: The port is taken, the address is not this machine's, or there are too many.
-        """
+        """Open it, to listen at an address or to talk to one alone; raises LinkError."""
         # Large buffers; batches where the kernel has them.
         family = socket.AF_INET6 if ":" in (bind or connect or ("",))[0] else socket.AF_INET
         try:
@@ -183,10 +179,7 @@ def resolve(
 ) -> Address:
     """Return the address that a user's ``HOST:PORT`` means; ``what`` names the argument.
 
-    A name is looked up for so many seconds at most; None: `Limits.call`.
-
-    Raises:
-        LinkError: It is none, or the name is unknown.
+    A look-up has so many seconds, or `Limits.call`; raises LinkError.
     """
     match = _PLACE.fullmatch(text)
     host, port = (match[1] or match[2], match[3]) if match else ("", None)
