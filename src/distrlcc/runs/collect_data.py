@@ -121,12 +121,7 @@ class ExpertRounds:
     """Rounds of episodes in which the expert acts."""
 
     def __init__(self, config: CollectConfig) -> None:
-        """Build the environment.
-
-        Raises:
-            ConfigError: A suite or the scheme does not exist, or a shard is less than an episode.
-            TraceError: A trace cannot be read.
-        """
+        """Build the environment; raises ConfigError and TraceError."""
         if config.shard_steps < config.episode_steps:
             raise ConfigError(
                 f"shard_steps is {config.shard_steps}; expected {config.episode_steps} or more, "
@@ -193,29 +188,18 @@ def collect_data(
 ) -> Manifest | int:
     """Collect a data set in rounds of the same configuration, in a new or empty folder.
 
-    Returns:
-        The manifest that was written; or the number of the signal that ended it early, and nothing
-        is kept.
-
-    Raises:
-        OutputError: The folder is not empty, or cannot be written.
+    Returns its manifest; or the number of the signal that ended it early, and nothing is kept.
+    Raises OutputError.
     """
     origin = Origin(
-        config.scheme,
-        config.env.suites,
-        config.split,
-        config.seed,
-        rounds.count,
-        config.disturb,
-        to_toml(config.env),
-        {**package_versions(), "pyarrow": pa.__version__},
+        *(config.scheme, config.env.suites, config.split, config.seed, rounds.count),
+        *(config.disturb, to_toml(config.env), package_versions() | {"pyarrow": pa.__version__}),
     )
     with DatasetWriter(out, rounds.spaces, origin, config.shard_steps) as writer, Stopper() as stop:
 
         def enough() -> bool:
-            if config.episodes:
-                return writer.episodes >= config.episodes
-            return writer.steps >= config.steps
+            wanted = config.episodes or config.steps
+            return (writer.episodes if config.episodes else writer.steps) >= wanted
 
         while not enough():
             # Run a round; a signal during it discards everything.

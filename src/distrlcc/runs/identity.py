@@ -81,12 +81,7 @@ def _code() -> str:
 
 
 def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Compare with the master's.
-
-    Raises:
-        ConfigError: The master's is none.
-        GroupError: They differ; the message is a table.
-    """
+    """Compare with the master's; raises GroupError with a table, or ConfigError if it is none."""
     with reading(ConfigError, "what the master says of itself cannot be read", _REMEDY):
         table = differences(msgspec.convert(master, dict[str, str]), own)
     if table:
@@ -100,7 +95,7 @@ def differences(master: Mapping[str, str], own: Mapping[str, str]) -> str:
     """Return a table of what differs between the master and this process; empty if nothing does."""
     rows = [
         (name, master.get(name, "(absent)"), own.get(name, "(absent)"))
-        for name in [*own, *(name for name in master if name not in own)]
+        for name in {**own, **master}
         if name != _CONFIG and master.get(name) != own.get(name)
     ]
     for line in toml_differences(master.get(_CONFIG, ""), own.get(_CONFIG, "")):

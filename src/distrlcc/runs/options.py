@@ -14,10 +14,6 @@ Watch = Callable[[Stopper], None]
 """Called again and again by the process that began a run; it may ask for the end."""
 
 
-def _look(stopper: Stopper) -> None:
-    """Watch nothing."""
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """Where a run writes."""
@@ -30,7 +26,7 @@ class RunOptions:
     trackers: Trackers = field(default_factory=Trackers)
     show: bool = True
     """Whether progress is shown."""
-    watch: Watch = _look
+    watch: Watch = lambda stopper: None
 
     def place(self, run: str) -> Storage | None:
         """Return the place of a run's processes there; None without a storage or a name."""

@@ -64,14 +64,9 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Show nothing yet.
+        """Show nothing yet; the run ends at these steps or this training time, s, if given.
 
-        Args:
-            total_steps: Environment steps that the run ends at; None or 0 if only time ends it.
-            max_seconds: Training time that the run ends at, s; None or 0 if only steps end it.
-            show: Whether anything is shown.
-            console: Where to write; standard error by default.
-            clock: Seconds from any origin.
+        It is written to standard error by default; ``clock`` has seconds from any origin.
         """
         self._total_steps, self._max_seconds = total_steps or 0, max_seconds or 0.0
         self._console = console or _Console(stderr=True, quiet=not show)
@@ -152,11 +147,8 @@ class Progress:
         done = self._done()
         left = self._left()
         head = Table.grid(padding=(0, 2))
-        head.add_row(
-            ProgressBar(total=1.0, completed=done, width=40),
-            f"{done:.0%}",
-            f"{left} left" if left else "",
-        )
+        bar = ProgressBar(total=1.0, completed=done, width=40)
+        head.add_row(bar, f"{done:.0%}", f"{left} left" if left else "")
         cells = self._cells()
         table = Table.grid(padding=(0, 2))
         table.add_row(*(Text(label, style="dim") for label, _ in cells))

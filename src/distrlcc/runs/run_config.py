@@ -206,11 +206,7 @@ def amounts(key: str, texts: Sequence[str]) -> Needs:
 
 
 def amount(key: str, text: str) -> tuple[str, float]:
-    """Return the name and the amount of one of Ray's own resources.
-
-    Raises:
-        ConfigError: It is no such text.
-    """
+    """Return name and amount of one of Ray's own resources; raises ConfigError."""
     name, _, number = text.partition("=")
     try:
         value = float(number)
@@ -380,11 +376,7 @@ class ImitateConfig:
 
 
 def check_expert(env: EnvConfig, what: str) -> None:
-    """Refuse preferences and delayed actions where an expert is followed: it has neither.
-
-    Raises:
-        ConfigError: The reward asks for preferences, or actions are delayed.
-    """
+    """Raise ConfigError at preferences and delayed actions: an expert has neither."""
     needed = {"reward.delay_weights": (), "action_delay_steps": 0}
     why = f"as the expert of {what} has no preference, and its actions are for now; or take PPO"
     check_values(env, needed, why, prefix="env.")

@@ -47,11 +47,7 @@ def _variables() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Trackers:
-    """Where a run is logged.
-
-    Raises:
-        ConfigError: The name of a project does not fit, or a URI has a password.
-    """
+    """Where a run is logged; raises ConfigError at a project or URI that does not fit."""
 
     wandb: str = ""
     """Project, PROJECT or ENTITY/PROJECT; `AUTO`."""
@@ -73,11 +69,7 @@ class Trackers:
             )
 
     def check(self) -> None:
-        """Refuse a tracker that is not installed.
-
-        Raises:
-            ConfigError: The message says what to install.
-        """
+        """Raise a ConfigError if a tracker is not installed."""
         require(*(kind for kind in _KINDS if getattr(self, kind)))
 
     @contextmanager

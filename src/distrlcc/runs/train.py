@@ -112,11 +112,7 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
 
 
 def updated(state: RunState, batch: Any) -> dict[str, float]:
-    """Let the learner learn from a batch; return its metrics.
-
-    Raises:
-        ConfigError: A user's learner returned something else than numbers by name.
-    """
+    """Let the learner learn from a batch; return its metrics, or raise ConfigError at a user's."""
     metrics: Any = state.learner.update(batch)
     named = metrics if isinstance(metrics, dict) else {"metrics": metrics}
     for name, value in named.items():
