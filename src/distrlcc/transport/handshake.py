@@ -59,12 +59,9 @@ class Opening:
     """Sends HELLO until it is answered."""
 
     def __init__(self, hello: Hello, limit: int = 10 * NANOSECONDS, *, now: int) -> None:
-        """Start; the first HELLO is due at once, and it fails after ``limit`` ns.
+        """Start, and fail after ``limit`` ns; session and nonce must be random and new.
 
-        The request's session and nonce must be random and new.
-
-        Raises:
-            WireError: The request does not fit into a HELLO.
+        Raises WireError if the request does not fit into a HELLO.
         """
         self.hello = hello
         self.failure = ""
@@ -201,7 +198,9 @@ class Admission:
             self.counts["repeated" if again else "stray"] += 1
             return known.reply if again else None, None
         key = session_key(hello.session, hello.nonce)
-        cookie = self._cookie(hello, address)
+        # Only who receives at the address can know this of the HELLO; nothing is kept.
+        said = repr((address, *hello[:3])).encode()
+        cookie = blake2s(said, key=self._secret, digest_size=wire.NONCE_BYTES).digest()
         unproven = sum(not any(session.hello.cookie) for session in self.sessions.values())
         if not compare_digest(hello.cookie, cookie):
             if unproven >= MAX_UNPROVEN:
@@ -217,11 +216,6 @@ class Admission:
     def leave(self, number: int) -> None:
         """Drop a session; call it late, as a late copy of its HELLO would open it anew."""
         self.sessions.pop(number, None)
-
-    def _cookie(self, hello: Hello, address: Address) -> bytes:
-        """Return what only who receives at an address can know of a HELLO; nothing is kept."""
-        said = repr((address, *hello[:3])).encode()
-        return blake2s(said, key=self._secret, digest_size=wire.NONCE_BYTES).digest()
 
     def _refusal(self, address: Address) -> str:
         """Return why a new sender is refused, or nothing."""
@@ -245,10 +239,7 @@ class Admission:
         return reply, session
 
     def _other_version(self, error: VersionError, size: int) -> Reply:
-        """Tell a HELLO of another version which one this is.
-
-        Its nonce cannot be read, so the key is derived from the session number alone.
-        """
+        """Tell a HELLO of another version which this is; the key is of its session alone."""
         self.counts["other_version"] += 1
         answer = Answer(error.session, refusal=f"expected version {wire.VERSION}")
         reply = wire.encode_answer(answer, session_key(error.session, b""))

@@ -240,10 +240,7 @@ class DeliveryRate:
         return now, self.delivered, self.delivered_time, self.first_sent_time
 
     def deliver(self, stamp: Stamp, *, now: int) -> int:
-        """Count a packet delivered; return its sample's interval, ns (draft section 3.3).
-
-        The sample is ``delivered - stamp[1]`` packets over that interval.
-        """
+        """Count a packet; return the interval, ns, of its ``delivered - stamp[1]`` packets."""
         sent, _, delivered_time, first_sent = stamp
         self.delivered += 1
         self.delivered_time = now
@@ -304,24 +301,12 @@ class Interval:
     ) -> IntervalStats:
         """Return the step's statistics, arrays of one element, and start the next step."""
         seconds = float(NANOSECONDS)
-        columns = {
-            "duration": (now - self._start) / seconds,
-            "sent": self.sent,
-            "acked": self._acked,
-            "lost": self.lost,
-            "timeouts": self.timeouts,
-            "rtt_sum": self._rtt_sum / seconds,
-            "rtt_min": self._rtt_min / seconds,
-            "rtt_max": self._rtt_max / seconds,
-            "rtt_last": rtt.latest / seconds,
-            "min_rtt": rtt.minimum / seconds,
-            "cwnd": controller.cwnd,
-            "pacing_rate": controller.pacing_rate,
-            "inflight": inflight,
-            "delay_ewma": self._delay,
-            "delivery_rate_ewma": self._delivery_rate,
-            "send_rate_ewma": self._send_rate,
-            "spurious": self.spurious,
-        }
+        columns = (
+            *((now - self._start) / seconds, self.sent, self._acked, self.lost, self.timeouts),
+            *(self._rtt_sum / seconds, self._rtt_min / seconds, self._rtt_max / seconds),
+            *(rtt.latest / seconds, rtt.minimum / seconds),
+            *(controller.cwnd, controller.pacing_rate, inflight),
+            *(self._delay, self._delivery_rate, self._send_rate, self.spurious),
+        )
         self._restart(now)
-        return IntervalStats(**{name: np.array([value], float) for name, value in columns.items()})
+        return IntervalStats(*(np.array([value], float) for value in columns))

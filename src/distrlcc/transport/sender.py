@@ -148,10 +148,7 @@ class Sender:
         return outstanding.add(self._rate.stamp(inflight, now=now))
 
     def send_time(self) -> int:
-        """Return when the next packet may leave, ns; `NEVER` while the window is full.
-
-        A time that has passed means at once.
-        """
+        """Return when a packet may leave, ns; the past: at once; `NEVER`: the window is full."""
         if self._probe_time != NEVER:
             return self._probe_time
         controller = self.controller
@@ -327,12 +324,9 @@ class Sender:
         for number in lost:
             ((_, stamp),) = outstanding.take(number, number + 1)
             self._found_lost.add(number, stamp, now=now)
-        if lost:
-            self._note_lost(lost)
-        return lost
-
-    def _note_lost(self, lost: list[int]) -> None:
-        """Count losses, for the controller too: does one of a newer packet begin a recovery?"""
+        if not lost:
+            return lost
+        # Count losses, for the controller too: does one of a newer packet begin a recovery?
         self._interval.lost += len(lost)
         self._unreported += len(lost)
         self._largest_lost = lost[-1]
@@ -340,3 +334,4 @@ class Sender:
             self._begins_recovery, self._recovery_lost = True, 0
             self._recovery_from, self._recovery_until = self._recovery_until, self.next_number
         self._recovery_lost += sum(number >= self._recovery_from for number in lost)
+        return lost

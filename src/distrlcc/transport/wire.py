@@ -146,11 +146,7 @@ def _tag(data: Buffer, key: bytes) -> bytes:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """Encode a HELLO, padded to `MIN_DATAGRAM`.
-
-    Raises:
-        WireError: ``max_datagram`` is out of range.
-    """
+    """Encode a HELLO, padded to `MIN_DATAGRAM`; raises WireError at an odd ``max_datagram``."""
     _check_size(hello.max_datagram)
     return _HELLO.pack(_HELLO_START, *hello).ljust(MIN_DATAGRAM, b"\0")
 
@@ -186,12 +182,7 @@ def encode_ack(ack: Acknowledgement, key: bytes) -> bytes:
 
 
 def decode(datagram: Buffer) -> Message:
-    """Decode a datagram.
-
-    Raises:
-        VersionError: It is of another version.
-        WireError: It is malformed, cut short, too long or not ours. Nothing else is ever raised.
-    """
+    """Decode a datagram; raises WireError, VersionError at another version's, and nothing else."""
     decoder = _DECODERS.get(bytes(datagram[:8]))
     if decoder is None or not HEADER.size <= len(datagram) <= MAX_DATAGRAM:
         raise _complaint(datagram)
