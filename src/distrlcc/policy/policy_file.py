@@ -60,13 +60,9 @@ def save_policy(
     before_rename: Callable[[], None] | None = None,
     epoch: int = 0,
 ) -> None:
-    """Write a policy file whole or not at all: a temporary name first, then a rename.
+    """Write a policy file whole or not at all, as `write_together` does.
 
-    For ``before_rename`` and ``epoch`` see `write_together`.
-
-    Raises:
-        PolicyFileError: If the arrays are not those of the spec.
-        OutputError: If the place cannot be written.
+    Raises PolicyFileError if the arrays are not those of the spec, and OutputError.
     """
     target = Path(path)
     _check_arrays(target, policy.spec, policy.arrays)
@@ -84,13 +80,9 @@ def save_policy(
 
 
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
-    """Read a policy file.
+    """Read a policy file, with a warning if it is an older one without a checksum.
 
-    An older file without a checksum is read with a warning.
-
-    Raises:
-        PolicyFileError: If there is no such file, or it is damaged, foreign, of another format
-            version, lacks arrays, or has arrays of another shape than its spec.
+    Raises PolicyFileError if it is missing, damaged, foreign, of another version or lacks arrays.
     """
     source = Path(path)
     metadata, arrays = _read(source)
@@ -131,10 +123,7 @@ def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]
         raise PolicyFileError(f"{source}: permission denied")
     found = f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file"
     remedy = "; expected a safetensors file, copy it again"
-    with (
-        reading(PolicyFileError, found, remedy),
-        safe_open(source, framework="numpy") as stream,
-    ):
+    with reading(PolicyFileError, found, remedy), safe_open(source, framework="numpy") as stream:
         return stream.metadata() or {}, {
             name: stream.get_tensor(name)
             for name in stream.keys()  # noqa: SIM118
@@ -180,13 +169,7 @@ def shipped_policies() -> dict[str, Path]:
 
 
 def find_policy(name: str) -> Path:
-    """Return the file that a user means: a file, a run's folder, or a shipped policy.
-
-    What lies on the disk goes before what is shipped.
-
-    Raises:
-        PolicyFileError: There is nothing of that name.
-    """
+    """Return a user's policy: a file, a run's, or else a shipped one; raises PolicyFileError."""
     shipped = shipped_policies()
     if os.path.isdir(name):
         return Path(name) / RUN_POLICY

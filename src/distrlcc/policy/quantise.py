@@ -32,16 +32,10 @@ the receiver's timer; busy connections from which on steps get longer, in propor
 def quantise(
     policy: PolicyFile, actions: Any, *, preference: float | None = None, name: str = "policy"
 ) -> Struct:
-    """Return a policy as one `POLICY`.
+    """Return a policy as one `POLICY`; raises PolicyFileError, with its name, if it does not fit.
 
-    Args:
-        policy: What the file holds.
-        actions: Its action space, as `distrlcc.env.actions.ACTIONS` has it.
-        preference: From 0 (throughput) to 1 (delay); None: the policy's own, if it has any.
-        name: What messages call it.
-
-    Raises:
-        PolicyFileError: It does not fit.
+    ``actions`` are its action space. A preference goes from 0 (throughput) to 1 (delay); None: the
+    policy's own, if it has any.
     """
     spec, arrays = policy.spec, policy.arrays
     _check(policy, actions, name)
