@@ -31,16 +31,7 @@ from functools import cache, wraps
 from operator import attrgetter, index
 from os import PathLike, fspath
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import msgspec
 import tomli_w
@@ -64,10 +55,8 @@ RESETS = "resets"
 def to_toml(config: DataclassInstance) -> str:
     """Write a configuration as TOML, in the order of its fields.
 
-    Equal configurations give equal text: a float field that holds ``3`` is written ``3.0``.
-
-    Raises:
-        ConfigError: A field holds a value of another type than it declares.
+    Equal ones give equal text: a float of ``3`` is written ``3.0``. Raises ConfigError where a
+    field holds a value of another type.
     """
     canonical = _build(type(config), _plain(config), prefix="")
     return _short_arrays(tomli_w.dumps(_plain(canonical)))
@@ -101,21 +90,13 @@ def from_toml(
 
 
 def read_toml(path: str | Path, remedy: str = "") -> dict[str, Any]:
-    """Read a file of TOML; where it is none, the message ends with ``remedy``.
-
-    Raises:
-        ConfigError: There is none, or it is not TOML.
-    """
+    """Read a file of TOML, or raise a ConfigError that ends with ``remedy``."""
     with reading(ConfigError, f"{path}: cannot be read as TOML", remedy):
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
-    """Build a configuration from plain values, such as JSON's; see `from_toml`.
-
-    Raises:
-        ConfigError: A key is unknown, missing, of another type or refused by its dataclass.
-    """
+    """Build a configuration from plain values, such as JSON's; raises what `from_toml` raises."""
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: it is {data!r:.80}; expected keys with values")
     try:
@@ -172,10 +153,7 @@ def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:
 def check_types(config: DataclassInstance) -> None:
     """Have a frozen dataclass, in its ``__post_init__``, take values as if they stood in a file.
 
-    So a list becomes a tuple, a dictionary a table, and a number of NumPy's a number.
-
-    Raises:
-        ConfigError: A value is of another type than its field, or has an unknown key.
+    So a list becomes a tuple, and a number of NumPy's a number. Raises ConfigError.
     """
     for name, (hint, plain) in _plain_types(type(config)).items():
         value = getattr(config, name)
@@ -192,12 +170,9 @@ def check_fields(
     prefix: str = "",
     above: bool = False,
 ) -> None:
-    """Check that the fields of these names, parted by spaces, are finite and from low to high.
+    """Raise a ConfigError unless fields, parted by spaces, are finite and from low to high.
 
-    A field that is None fits, and with ``above`` one that is ``low`` does not.
-
-    Raises:
-        ConfigError: One is not; its name follows ``prefix``.
+    None fits, and with ``above`` one that is ``low`` does not. The name follows ``prefix``.
     """
     least, most = (f"{b:.0f}" if b % 1 == 0 else f"{b:g}" for b in (low, high))
     bounds = f"{least} or more" if high == math.inf else f"{least} to {most}"
@@ -210,11 +185,7 @@ def check_fields(
 
 
 def check_values(config: object, needed: Mapping[str, Any], why: str, *, prefix: str = "") -> None:
-    """Check that fields, by dotted name, have the values that others of the configuration need.
-
-    Raises:
-        ConfigError: One has another; the message ends with ``why``.
-    """
+    """Raise a ConfigError, which ends with ``why``, if a field has another value than needed."""
     for name, wanted in needed.items():
         value = attrgetter(name)(config)
         if value != wanted:
@@ -353,10 +324,7 @@ def _plain(value: Any) -> Any:
 
 
 def _short_arrays(text: str) -> str:
-    """Put each array on one line: tomli-w gives every element a line of its own.
-
-    A string's line breaks are escaped, so that each one here ends an element or a key.
-    """
+    """Put each array on one line; line breaks within strings are escaped."""
     text = re.sub(r"\[\n *", "[", text)
     return re.sub(r",\n *", ", ", re.sub(r",\n *]", "]", text))
 
@@ -482,10 +450,7 @@ def _parse(hint: Any, text: str) -> Any:
 
 
 def _whole(hint: Any, value: Any) -> Any:
-    """Make whole floats ints where a type asks for one, as 1e6 is how people write a million.
-
-    So are whole numbers names where a type asks for one: links may be called 3.
-    """
+    """Read 1e6 as whole where a type asks for that, and 3 as a name where it asks for one."""
     options = _options(hint)
     if type(value) is int and str in options and int not in options:
         return str(value)

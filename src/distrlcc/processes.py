@@ -137,11 +137,7 @@ def adopt_orphans() -> None:
 
 
 def call_libc(function: str, *arguments: int | bytes) -> int:
-    """Call what Python's ``os`` lacks; return the result.
-
-    Raises:
-        OSError: The system refuses it.
-    """
+    """Call what Python's ``os`` lacks; return the result, or raise OSError."""
     result = int(getattr(_libc, function)(*arguments))
     if result < 0:
         number = ctypes.get_errno()
@@ -178,10 +174,7 @@ def _schedule(policy: str, priority: int = 0) -> bool:
 
 
 def run_soon() -> bool:
-    """Give this process a core before others, but not all of it; return whether that is allowed.
-
-    For what may be busy for seconds: under SCHED_FIFO it would let nothing else run.
-    """
+    """Give this process a core before others, but not for ever; return whether that is allowed."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, -19)
     except OSError:

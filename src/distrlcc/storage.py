@@ -163,13 +163,7 @@ class Storage:
     """The place of one run at a storage URL; it opens at first use and can be pickled."""
 
     def __init__(self, url: str, name: str, run: str = "") -> None:
-        """Name a place.
-
-        Args:
-            url: A folder or a URL; see the module.
-            name: The run's name, one folder; empty is the URL itself.
-            run: Id of the run's processes, the same for all that store in turn.
-        """
+        """Name a run's folder at a URL, empty: the URL; ``run`` is the same for all that store."""
         self.url, self.name, self.run = url, name, run
         self._opened: tuple[Any, str] | None = None
         self._lock = threading.Lock()
@@ -352,10 +346,7 @@ class Storage:
         return found
 
     def push_if_new(self, folder: Path) -> bool:
-        """Store a run directory if it has a checkpoint and is not stored as it is; say whether.
-
-        Raises StorageLostError if the run has gone on in another run directory.
-        """
+        """Store a directory if it has a newer checkpoint; say so, or raise StorageLostError."""
         if not (folder / LATEST).exists():
             return False
         newest = next(self._manifests([]), None)
@@ -398,12 +389,8 @@ class Storage:
     def pull(self, folder: Path) -> tuple[Manifest, list[str]]:
         """Fetch the newest whole generation into a folder that is empty or does not exist.
 
-        Returns:
-            What was fetched, and a line for each newer generation that is not whole.
-
-        Raises:
-            CheckpointError: None is whole.
-            OutputError: There is no such run, or the folder cannot be written.
+        Returns what was fetched, and a line for each newer one that is not whole. Raises
+        CheckpointError if none is, and OutputError.
         """
         damage: list[str] = []
         part = folder.with_name(f".{folder.name}.part")
@@ -526,10 +513,7 @@ def _process(pid: int) -> str:
 
 
 def _run_files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and bytes of a run directory's files, the checkpoint first.
-
-    So the metrics, which are only added to, reach at least as far; a resume drops the rest.
-    """
+    """Yield a run directory's files, the checkpoint first: so the metrics reach at least as far."""
     # The generation before has the checkpoint before; a generation copied by hand has a manifest.
     skipped = (LATEST, "checkpoints/previous.safetensors", MANIFEST)
     found = sorted(folder.rglob("*"))
