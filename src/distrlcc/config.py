@@ -46,8 +46,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ALL_KEYS = "; 'distrlcc train RECIPE --print-config' shows all"
-NONE = "none"
-"""How None is written where leaving the key out would mean something else."""
+NONE = "none"  # how None is written where leaving the key out would mean something else
 RESETS = "resets"
 """In a field's metadata: the neighbour that is its default again where the field is set alone."""
 

@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 
 from distrlcc.errors import ConfigError
 
-_PACKAGES = {"mlflow": "mlflow-skinny"}
-"""Of modules that are not called as their packages."""
+_PACKAGES = {"mlflow": "mlflow-skinny"}  # of modules that are not called as their packages
 _EXTRA = re.compile(r"""extra == ['"]([\w-]+)['"]""")
 
 

@@ -19,11 +19,9 @@ from distrlcc.limits import limits
 
 T = TypeVar("T")
 
-_BYTES_PER_SECOND = 500_000
-"""An operation may take a second longer for each so many bytes."""
+_BYTES_PER_SECOND = 500_000  # an operation may take a second longer for each so many bytes
 _DENIED = "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
-_SECRETS = {"client_secret", "sig"}
-"""Keys of a URL whose values are nobody else's business."""
+_SECRETS = {"client_secret", "sig"}  # keys of a URL whose values are nobody else's business
 _PYARROW = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 
 

@@ -42,8 +42,7 @@ from distrlcc.processes import find_process
 T = TypeVar("T")
 
 LATEST, MANIFEST, OWNER = "checkpoints/latest.safetensors", "manifest.json", "owner.json"
-VERSION = 1
-"""Version of the layout; another one is refused."""
+VERSION = 1  # version of the layout; another one is refused
 _MOST_BYTES = 1 << 48
 _MOST_STALLS = 20
 """An owner that wants to be watched for more of this process's `Limits.stall` is damaged."""
@@ -73,20 +72,15 @@ class StoredFile:
 class Manifest:
     """A generation: all files of a run as of one checkpoint."""
 
-    generation: int
-    """From 1; the greatest is the newest."""
-    place: str
-    """Folder of its files within the run's."""
-    folder: str
-    """Id of the run directory that it was stored from."""
+    generation: int  # from 1; the greatest is the newest
+    place: str  # folder of its files within the run's
+    folder: str  # id of the run directory that it was stored from
     files: tuple[StoredFile, ...]
     host: str = ""
-    stored: str = ""
-    """Wall-clock date, for people."""
+    stored: str = ""  # wall-clock date, for people
     version: int = VERSION
     run: str = ""
-    epoch: int = 0
-    """Which start of the run stored it, and the epoch of its leader then."""
+    epoch: int = 0  # which start of the run stored it, and the epoch of its leader then
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -109,16 +103,12 @@ class Manifest:
 class Owner:
     """The process that stores a run."""
 
-    run: str
-    """Id of the run's processes, the same for all of them; ``ID#1`` is a later attempt's."""
+    run: str  # id of the run's processes, the same for all of them; ``ID#1`` is a later attempt's
     host: str = ""
     pid: int = 0
-    process: str = ""
-    """Boot, namespace and start, which tell the process from others of its number."""
-    beat: int = 0
-    """Counts renewals."""
-    watch: float = 0.0
-    """How long the owner wants to be watched before it is taken for gone, s."""
+    process: str = ""  # boot, namespace and start, which tell the process from others of its number
+    beat: int = 0  # counts renewals
+    watch: float = 0.0  # how long the owner wants to be watched before it is taken for gone, s
 
     def yields_to(self, other: Owner) -> bool:
         """Say whether another may take the name at once: it is of this run, or this one died."""
@@ -134,10 +124,8 @@ class Owner:
 class _Origin:
     """A run directory's note on what of the storage it holds, so that no later work is lost."""
 
-    folder: str
-    """Id of the run directory, wherever it lies."""
-    seen: int = 0
-    """Newest generation when it was fetched; damaged ones count."""
+    folder: str  # id of the run directory, wherever it lies
+    seen: int = 0  # newest generation when it was fetched; damaged ones count
 
     @classmethod
     def of(cls, run: Path) -> _Origin:

@@ -144,8 +144,7 @@ class SchemeController:
     ) -> None:
         self._scheme = SCHEMES[SCHEMES.pinned(scheme_name, without=("agent", "oracle"))]
         self._seed, self._parameter = seed, float(parameter)
-        self.state = np.zeros(STATE_SIZE)
-        """The scheme's row; see `distrlcc.control.state`."""
+        self.state = np.zeros(STATE_SIZE)  # the scheme's row; see `distrlcc.control.state`
         self._before = np.zeros(STATE_SIZE)
         self.begin(now=now)
 

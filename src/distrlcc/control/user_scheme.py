@@ -19,8 +19,7 @@ from distrlcc.control.compiled import njit_inner
 
 INITIALISE, ON_ACK, ON_TIMEOUT = 0, 1, 2
 _COUNTS = 9  # now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, marked
-_KEPT: list[Any] = []
-"""Compiled functions: their code must stay where it is."""
+_KEPT: list[Any] = []  # compiled functions: their code must stay where it is
 
 
 def compiled(scheme: Any, size: int, window: int) -> int:

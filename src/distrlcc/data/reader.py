@@ -18,12 +18,9 @@ from distrlcc.errors import DatasetError, reading
 class Steps(NamedTuple):
     """Steps as views of a shard's file: what learning needs of them."""
 
-    observations: NDArray[np.float32]
-    """``[R, D]``."""
-    expert_actions: NDArray[Any]
-    """int32 ``[R]`` or float32 ``[R, A]``."""
-    outcomes: NDArray[np.float32]
-    """``[R, 3]``."""
+    observations: NDArray[np.float32]  # ``[R, D]``
+    expert_actions: NDArray[Any]  # int32 ``[R]`` or float32 ``[R, A]``
+    outcomes: NDArray[np.float32]  # ``[R, 3]``
 
 
 class StoredData:

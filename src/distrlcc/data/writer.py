@@ -29,8 +29,7 @@ class Episode:
     rewards: NDArray[np.float32]  # [T]
     outcomes: NDArray[np.float32]  # [T, 3], see `distrlcc.data.manifest`
     final_observation: NDArray[np.float32]  # [D]
-    scores: dict[str, float]
-    """``return``, ``utilisation``, ``queueing_delay``, ``loss``."""
+    scores: dict[str, float]  # ``return``, ``utilisation``, ``queueing_delay``, ``loss``
 
 
 class DatasetWriter:

@@ -44,18 +44,15 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_SPREAD = 1.0
-"""Standard deviation of the log of a step's mean wait: hosts stand still now and then."""
+_SPREAD = 1.0  # standard deviation of the log of a step's mean wait: hosts stand still now and then
 _DELAY, _STRENGTH, _STEP, _KERNEL, _WHEN, _PART = 3, 4, 5, 6, 7, 8
 """Names of draws, beside the environment's own."""
 FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
 """The kernel's program: least window, windows per round trip, actions that it makes up for."""
-MOST_CUT = 8.0
-"""A window that is cut is divided by this at most."""
+MOST_CUT = 8.0  # a window that is cut is divided by this at most
 _STATE = "waiting delay age episode strength least last late late_rtt"
 _CUT_STATE, _KERNEL_STATE = " left", " in_kernel chosen silent srtt"
-PLACE = 1 << 40
-"""The distance between the numbers of a link's agents."""
+PLACE = 1 << 40  # what lies between the numbers of a link's agents
 
 
 class Disturbance:

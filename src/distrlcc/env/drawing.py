@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-MODES = ("ansi", "rgb_array")
-"""`text` and `picture`, as Gymnasium calls them."""
+MODES = ("ansi", "rgb_array")  # `text` and `picture`, as Gymnasium calls them
 _WIDTH, _HEIGHT, _BAR = 360, 80, 20
 _GREY, _BLUE, _RED, _GREEN = (205, 205, 205), (40, 90, 200), (200, 50, 50), (40, 150, 80)
 

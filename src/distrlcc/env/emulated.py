@@ -24,8 +24,7 @@ from distrlcc.net.emulated_world import StepResult, WorldProcess
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import IntervalStats
 
-LATE_SHARE = 0.25
-"""A step whose action came when more than this share of it was over is late."""
+LATE_SHARE = 0.25  # a step whose action came when more than this share of it was over is late
 
 
 class EmulatedBatch(AgentBatch):
@@ -41,10 +40,8 @@ class EmulatedBatch(AgentBatch):
             kernel_world.require_world(n)
         self._best, self._wait = np.ones(n), np.zeros(n)
         self._step_ns = round(config.step_ms * 1e6)
-        self.world: WorldProcess | None = None
-        """The links' process; None before the first `load`."""
-        self.result: StepResult | None = None
-        """The newest step, its lateness included."""
+        self.world: WorldProcess | None = None  # the links' process; None before the first `load`
+        self.result: StepResult | None = None  # the newest step, its lateness included
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, from the next step on; raises ConfigError of an oracle."""

@@ -52,8 +52,7 @@ from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, load_suite
 from distrlcc.types import copy_state, restore_state
 
-BOUND = 1000.0
-"""Observations lie within plus and minus this."""
+BOUND = 1000.0  # observations lie within plus and minus this
 
 
 Array = NDArray[Any]
@@ -211,8 +210,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._ends = np.zeros(links)
         self._time = np.zeros(links)
         self._sums = np.zeros((num_envs, 6))
-        self._waits = True
-        """Whether only `reset` goes on."""
+        self._waits = True  # whether only `reset` goes on
 
     def _build_batch(self, expert: str) -> AgentBatch:
         emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels

@@ -24,16 +24,14 @@ from distrlcc.errors import KernelError
 Bytes = NDArray[np.uint8]
 
 _SYSTEM, _BUNDLE = "libbpf.so.1", "pylibbpf"
-_OLDEST = 1
-"""Major version of the oldest libbpf whose names and error codes are these."""
+_OLDEST = 1  # major version of the oldest libbpf whose names and error codes are these
 _REMEDY = "install it: apt-get install libbpf1 (dnf install libbpf), or pip install pylibbpf"
 _STRUCT_OPS, _STRUCT_OPS_LINK = 44, 9
 """BPF_STRUCT_OPS of enum bpf_attach_type, BPF_LINK_TYPE_STRUCT_OPS (include/uapi/linux/bpf.h)."""
 _F_LINK, _BTF_STRUCT = 1 << 13, 4
 _INFO_BYTES, _NAME, _NAME_BYTES = 256, 24, 16
 """struct bpf_map_info and bpf_link_info: room for either, and where a map's name stands."""
-_LINK_MAP = 16
-"""Where struct bpf_link_info has the map of a struct_ops link."""
+_LINK_MAP = 16  # where struct bpf_link_info has the map of a struct_ops link
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 

@@ -71,8 +71,7 @@ class Guard:
         control, self._control = os.pipe()
         self.exit_code: int | None = None
         """As a shell gives it; 128 + number where a signal ended it; None while it runs."""
-        self.start_error: OSError | None = None
-        """Why it could not be started."""
+        self.start_error: OSError | None = None  # why it could not be started
         self._pid = os.fork()
         if self._pid == 0:
             _run_guard(command, environment, signals, status, control)

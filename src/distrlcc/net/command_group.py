@@ -32,15 +32,12 @@ from distrlcc.errors import LinkError
 from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent
 
-BASE = "$MAHIMAHI_BASE"
-"""Stands in a command for the variable's value."""
+BASE = "$MAHIMAHI_BASE"  # stands in a command for the variable's value
 _READY = "ready"
-_LEAD_SECONDS = 0.1
-"""From naming the start times to the first of them."""
+_LEAD_SECONDS = 0.1  # from naming the start times to the first of them
 _LONGEST_LINE = 100
 _LONGEST_SECONDS = 86_400.0
-ERROR = "error: "
-"""Before the reason, in the line that a command of ours ends with."""
+ERROR = "error: "  # before the reason, in the line that a command of ours ends with
 
 
 def wait_for_start(
@@ -84,8 +81,7 @@ def _read_line(source: int, stopping: Callable[[], bool]) -> str:
 class Part:
     """A command."""
 
-    name: str
-    """In messages."""
+    name: str  # in messages
     words: tuple[str, ...]
     start_s: float | None = None
     """When it begins, s after the first start time; None: at once, without waiting for one."""
@@ -96,8 +92,7 @@ class _Running:
     part: Part
     process: subprocess.Popen[bytes]
     ready: bool
-    unfinished: bytes = b""
-    """The beginning of a line whose end has not come yet."""
+    unfinished: bytes = b""  # of a line
     errors: list[str] = field(default_factory=list)
 
     def read(self, data: bytes) -> None:

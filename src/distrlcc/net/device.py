@@ -35,8 +35,7 @@ MTU = 1500
 INNER_NAME = "lcc-link"
 QUEUE_PACKETS = 10_000
 """Packets that a device holds until they are read; the usual 500 would lose some unseen."""
-LAST_PREFIX = 30
-"""Prefix of a block that holds a link's two ends and no links inside."""
+LAST_PREFIX = 30  # of a block that holds a link's two ends and no links inside
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
 _ANYWHERE = ipaddress.IPv4Network("0.0.0.0/0")
 _FIRST_PREFIX = 18
@@ -207,8 +206,7 @@ class VethEnd:
         self._socket.close()
 
 
-End = Tun | VethEnd
-"""Where IP packets leave the kernel and come back to it."""
+End = Tun | VethEnd  # where IP packets leave the kernel and come back to it
 
 
 def open_outer(outside: int) -> tuple[End, Block]:

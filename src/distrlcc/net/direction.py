@@ -20,8 +20,7 @@ from distrlcc.sim.reference import wait
 
 MILLISECOND = 1_000_000
 _TUN_HEADER = 4
-FULL_BYTES = 1000
-"""A packet of this size carries data; what shakes hands is smaller."""
+FULL_BYTES = 1000  # a packet of this size carries data; what shakes hands is smaller
 _IDLE_MS = 50
 """How long an idle bottleneck's opportunities may go unnoticed: catching up costs time."""
 

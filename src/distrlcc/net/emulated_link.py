@@ -33,10 +33,8 @@ class Delivery(NamedTuple):
 
     flow: int
     number: int
-    size: int
-    """Bytes on the wire."""
-    time: int
-    """When its acknowledgement reaches the sender, ns."""
+    size: int  # bytes on the wire
+    time: int  # when its acknowledgement reaches the sender, ns
 
 
 class EmulatedLink:

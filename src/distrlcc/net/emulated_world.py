@@ -50,26 +50,19 @@ _STATS = IntervalStats.names()
 class Truth:
     """The links' capacity and load in a step, and their state after it; arrays ``[N]``."""
 
-    capacity: FloatArray
-    """Packets that the link could carry."""
-    used: FloatArray
-    """Packets' worth of it that was used."""
-    base_rtt: FloatArray
-    """Round trip without a queue, s."""
-    best_cwnd: FloatArray
-    """The oracle's window, packets."""
+    capacity: FloatArray  # packets that the link could carry
+    used: FloatArray  # packets' worth of it that was used
+    base_rtt: FloatArray  # round trip without a queue, s
+    best_cwnd: FloatArray  # the oracle's window, packets
 
 
 class StepResult(NamedTuple):
     """A step that is over."""
 
-    stats: IntervalStats
-    """The agents' statistics, ``[N]``."""
+    stats: IntervalStats  # what the agents saw, ``[N]``
     truth: Truth
-    action_delay: int
-    """How long after the step's due beginning the action came, ns."""
-    lateness: int
-    """How long after its due end the step ended, ns."""
+    action_delay: int  # how long after the step's due beginning the action came, ns
+    lateness: int  # how long after its due end the step ended, ns
 
     @classmethod
     def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> StepResult:

@@ -97,12 +97,9 @@ class SendingFlow:
         self.flow, self.session, self.seed, self._rtt = flow, session, seed, rtt
         self.is_agent = flow.scheme == "agent"
         self.socket = UdpSocket(connect=remote)
-        self.sender: Sender | None = None
-        """None before it starts."""
-        self.held = Held(*flow.first_held)
-        """Window and rate that an agent has set."""
-        self.silent = False
-        """Whether nothing is sent, whatever window and rate allow."""
+        self.sender: Sender | None = None  # None before it starts
+        self.held = Held(*flow.first_held)  # window and rate that an agent has set
+        self.silent = False  # whether nothing is sent, whatever window and rate allow
         self._timers, self._acting, self._stop = timers, Timer(self._act), NEVER
         self._start = NEVER
 
@@ -183,12 +180,9 @@ class RelayFlow:
         self.number, self.session, self.key = number, session, key
         self.socket = UdpSocket(bind=(LOOPBACK, 0))
         self.receiver = Receiver(session)
-        self.lowest = 0
-        """Least number that the sender waits for, as it last said."""
-        self.expected = 0
-        """Number of the next datagram; loopback keeps their order."""
-        self.sender: Address = ()
-        """Where its ACKs go."""
+        self.lowest = 0  # least number that the sender waits for, as it last said
+        self.expected = 0  # number of the next datagram; loopback keeps their order
+        self.sender: Address = ()  # where its ACKs go
         self.flying: deque[tuple[int, int, int]] = deque()
         """(time, ns; number; UDP payload bytes) of what is due."""
 
@@ -224,8 +218,7 @@ class RelayLink:
         ]
         """The flows except an agent that is its own receiver."""
         self.flows: list[TcpFlow | RelayFlow] = [*filter(None, [agent]), *self.relayed]
-        self.origin = 0
-        """When the link began, ns."""
+        self.origin = 0  # when the link began, ns
         changes = (change.delay_ms for change in scenario.link.changes)
         delays = [scenario.link.delay_ms, *(delay for delay in changes if delay is not None)]
         # The link's events are exact whenever they are found, as long as no ACK is due before.

@@ -30,13 +30,10 @@ from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.processes import call_libc
 
-PROGRAM = Path(__file__).parent / "kernel" / layout.OBJECT
-"""The compiled program."""
-PINS = Path("/sys/fs/bpf/distrlcc")
-"""Where registrations are pinned, each under its control's name."""
+PROGRAM = Path(__file__).parent / "kernel" / layout.OBJECT  # the compiled program
+PINS = Path("/sys/fs/bpf/distrlcc")  # where registrations are pinned, each under its control's name
 _BTF = Path("/sys/kernel/btf/vmlinux")
-_OLDEST_KERNEL = (6, 4)
-"""The first whose registrations end with the process that holds them."""
+_OLDEST_KERNEL = (6, 4)  # the first whose registrations end with the process that holds them
 _CAPABILITIES = {"CAP_BPF": 39, "CAP_NET_ADMIN": 12, "CAP_PERFMON": 38}
 _SYS_ADMIN = 21
 _LONGEST_NAME = 15
@@ -100,18 +97,12 @@ def require_kernel() -> None:
 class KernelControl:
     """A policy that the kernel has, or a control that ended and whose connections go on."""
 
-    control: Record
-    """Of `layout.CONTROL_TYPE`, as the program sees it; so the next ones."""
-    policies: Record
-    """The two slots."""
-    counted: Record
-    """Of `layout.STATS_TYPE`."""
-    link: int | None = None
-    """The kernel's number of its registration; None: it has ended."""
-    loaded: bpf.BpfObject | None = None
-    """The program, in the process that loaded it."""
-    link_fd: int | None = None
-    """The registration, in the process that holds it."""
+    control: Record  # of `layout.CONTROL_TYPE`, as the program sees it; so the next ones
+    policies: Record  # the two slots
+    counted: Record  # of `layout.STATS_TYPE`
+    link: int | None = None  # the kernel's number of its registration; None: it has ended
+    loaded: bpf.BpfObject | None = None  # the program, in the process that loaded it
+    link_fd: int | None = None  # the registration, in the process that holds it
 
     @property
     def name(self) -> str:

@@ -49,8 +49,7 @@ class Trial:
         self.policies[0] = policy
         self.stats = self.section(layout.STATS).view(layout.STATS_TYPE)[0]
         memory = self.section(layout.TRIAL).view(layout.TRIAL_TYPE)
-        self.memory = memory[0]
-        """Of `TRIAL_TYPE`: what a run takes and leaves."""
+        self.memory = memory[0]  # of `TRIAL_TYPE`: what a run takes and leaves
         self._connection = memory["connection"].view(np.uint8)
 
     def section(self, name: str) -> bpf.Bytes:

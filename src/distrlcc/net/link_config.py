@@ -37,27 +37,18 @@ class LinkChange:
 class DirectionConfig:
     """One direction, as packets meet it: queue and bottleneck, then loss, then delay."""
 
-    source: str = "unlimited"
-    """The rate or trace as it was asked for."""
-    times: tuple[int, ...] | None = None
-    """Opportunities over one period, ms; None is no bottleneck."""
-    start_ms: int = 0
-    """Where in the trace it starts."""
+    source: str = "unlimited"  # the rate or trace as it was asked for
+    times: tuple[int, ...] | None = None  # opportunities over one period, ms; None is no bottleneck
+    start_ms: int = 0  # where in the trace it starts
     queue: QueueSpec = QueueSpec()  # noqa: RUF009 - frozen
     delay_ms: float = 0.0
-    loss: float = 0.0
-    """Probability that a packet is lost after the bottleneck."""
-    jitter_ms: float = 0.0
-    """Scale of the time that a packet waits beside the delay."""
+    loss: float = 0.0  # probability that a packet is lost after the bottleneck
+    jitter_ms: float = 0.0  # scale of the time that a packet waits beside the delay
     jitter_kind: JitterKind = "uniform"
-    tick_ms: float = 0.0
-    """Packets arrive at multiples of this time; 0: at any time."""
-    late_share: float = 0.0
-    """Probability that a packet is late, and later ones overtake it."""
-    late_ms: float = 0.0
-    """Lateness of these packets, ms."""
-    changes: tuple[LinkChange, ...] = ()
-    """In order of time."""
+    tick_ms: float = 0.0  # packets arrive at multiples of this time; 0: at any time
+    late_share: float = 0.0  # probability that a packet is late, and later ones overtake it
+    late_ms: float = 0.0  # by how much
+    changes: tuple[LinkChange, ...] = ()  # in order of time
 
     @property
     def phase_ms(self) -> int:
@@ -69,10 +60,8 @@ class DirectionConfig:
 class LinkConfig:
     """Both directions, and the seed of what is random."""
 
-    up: DirectionConfig
-    """From COMMAND outwards."""
-    down: DirectionConfig
-    """Towards COMMAND."""
+    up: DirectionConfig  # from COMMAND outwards
+    down: DirectionConfig  # towards COMMAND
     seed: int = 0
     waits: bool = False
     """Whether the link's time begins with the first full packet upwards, not at once."""

@@ -19,8 +19,7 @@ from distrlcc.types import PACKET_BYTES
 
 _TCP, _UDP = 6, 17
 _IPV4_BYTES = 20
-_ECN = 3
-"""The two bits of an IPv4 header's second byte; both are set in a marked packet."""
+_ECN = 3  # the two bits of an IPv4 header's second byte; both are set in a marked packet
 
 
 @dataclass(slots=True)
@@ -43,8 +42,7 @@ class LinkLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = path.open("w", encoding="utf-8", errors="surrogateescape")
         self._path, self._port = path, port
-        self.failure = ""
-        """Why it ended early, one line; what it logs matters less than the link."""
+        self.failure = ""  # why it ended early, one line; what it logs matters less than the link
 
     def _do(self, action: Callable[..., object], *arguments: str) -> None:
         try:

@@ -23,12 +23,10 @@ class Received:
     address: Address
     seconds: float
     packets: int
-    bytes: int
-    """UDP payload, duplicates left out."""
+    bytes: int  # UDP payload, duplicates left out
     duplicates: int
     reordered: int
-    failure: str = ""
-    """Why it did not end well, one line."""
+    failure: str = ""  # why it did not end well, one line
 
     @property
     def mbps(self) -> float:

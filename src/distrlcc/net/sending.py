@@ -26,24 +26,19 @@ from distrlcc.types import NANOSECONDS
 _MTU, _TUN_HEADER = 1500, 4
 BATCH = 32
 """Datagrams that a flow sends before others have their turn; a socket's buffer holds more."""
-_SAFE_DATAGRAM = 1200
-"""Size that nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes."""
-_ABORTS = 3
-"""Copies of the FIN of a flow that failed: its acknowledgement is not awaited."""
+_SAFE_DATAGRAM = 1200  # what nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes
+_ABORTS = 3  # copies of the FIN of a flow that failed: its acknowledgement is not awaited
 
 
 @dataclass(frozen=True)
 class Request:
     """The settings of a measured flow."""
 
-    seconds: float = 10.0
-    """How long."""
-    datagram: int = 0
-    """UDP payload of a packet, bytes; 0: what makes a packet of 1500 bytes."""
+    seconds: float = 10.0  # how long
+    datagram: int = 0  # UDP payload of a packet, bytes; 0: what makes a packet of 1500 bytes
     timeout_s: float = 10.0
     """Limit of the handshake, of the end, and of the other end's silence meanwhile, s."""
-    wait_s: float = 0.0
-    """How long to wait for a receiver that is not there yet, s."""
+    wait_s: float = 0.0  # how long to wait for a receiver that is not there yet, s
 
 
 def header_bytes(remote: Address) -> int:

@@ -49,8 +49,7 @@ class Job:
     """A command that runs outside, from before COMMAND starts until it has ended."""
     logs_up: Sequence[LinkLog] = ()
     logs_down: Sequence[LinkLog] = ()
-    command_line: Sequence[str] = ()
-    """Ours, for the logs."""
+    command_line: Sequence[str] = ()  # ours, for the logs
 
 
 def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | None]:

@@ -42,13 +42,10 @@ _RTT, _CWND, _RETRANSMITTED, _ACKED, _SENT = 68, 80, 100, 120, 156
 class TcpSample(NamedTuple):
     """A flow at one time; counts are since its beginning, packets are the kernel's segments."""
 
-    time_s: float
-    """Since the flow began."""
-    smoothed_rtt_ms: float
-    """The kernel's (RFC 6298), which takes in each acknowledgement."""
+    time_s: float  # since the flow began
+    smoothed_rtt_ms: float  # the kernel's (RFC 6298), which takes in each acknowledgement
     cwnd_packets: int
-    sent_packets: int
-    """With data, those that were sent again among them."""
+    sent_packets: int  # with data, those that were sent again among them
     retransmitted_packets: int
     acked_bytes: int
 

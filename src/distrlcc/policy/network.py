@@ -23,8 +23,7 @@ from distrlcc.policy.spec import PolicySpec
 class Categorical(NamedTuple):
     """A distribution over ``A`` actions."""
 
-    log_probs: Tensor
-    """``[..., A]``, normalised."""
+    log_probs: Tensor  # ``[..., A]``, normalised
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return log-probabilities ``[...]`` of int64 actions ``[...]``."""
@@ -38,10 +37,8 @@ class Categorical(NamedTuple):
 class Gaussian(NamedTuple):
     """A diagonal Gaussian over action vectors of length ``A``; nothing squashes it."""
 
-    mean: Tensor
-    """``[..., A]``."""
-    log_std: Tensor
-    """``[A]``, within ``LOG_STD_RANGE``."""
+    mean: Tensor  # ``[..., A]``
+    log_std: Tensor  # ``[A]``, within ``LOG_STD_RANGE``
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return log-densities ``[...]`` of actions ``[..., A]``."""
@@ -68,8 +65,7 @@ def kl_estimate(log_ratio: Tensor) -> Tensor:
     return log_ratio.expm1() - log_ratio
 
 
-INITIAL_LOG_STD = -0.5
-"""Where a Gaussian's log standard deviation starts."""
+INITIAL_LOG_STD = -0.5  # where a Gaussian's log standard deviation starts
 
 _ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 

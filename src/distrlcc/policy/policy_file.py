@@ -26,8 +26,7 @@ from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 FORMAT = "distrlcc-policy"
 FORMAT_VERSION = "2"
-_UNCHECKED = "1"
-"""The version before, without a checksum."""
+_UNCHECKED = "1"  # the version before, without a checksum
 
 Acting = Literal["argmax", "sample"]
 
@@ -43,8 +42,7 @@ class _Header:
 class PolicyFile:
     """What a policy file holds."""
 
-    spec: PolicySpec
-    """The policy's inputs, outputs and network."""
+    spec: PolicySpec  # the policy's inputs, outputs and network
     arrays: dict[str, NDArray[np.float32]]
     """Weights and normalisation, named as ``expected_shapes(spec)`` says."""
     acting: Acting = "argmax"
@@ -159,8 +157,7 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
 SHIPPED = Path(__file__).parents[1] / "policies"
 """Where they lie, each with the row of results that belongs to it."""
 
-RUN_POLICY = "policy.safetensors"
-"""A policy's name in its run's folder."""
+RUN_POLICY = "policy.safetensors"  # a policy's name in its run's folder
 
 
 def shipped_policies() -> dict[str, Path]:

@@ -22,8 +22,7 @@ _WEIGHT_GREATEST, _INPUT_GREATEST = 2.0 ** (31 - layout.WEIGHT_SHIFT), 10.0
 _SUM_GREATEST = 2.0**19
 """With 44 bits after a product's point, 64 bits have room for less than this."""
 
-PACING, GUARD_LOSS = 1.25, 0.05
-"""For policies that were trained without."""
+PACING, GUARD_LOSS = 1.25, 0.05  # for policies that were trained without
 GUARD_ROUNDS, FLOOR, CROWD = 2, 4, 128
 """Round trips in a row above the guard's bound; least window, packets, since of fewer some wait for
 the receiver's timer; busy connections from which on steps get longer, in proportion."""

@@ -31,8 +31,7 @@ from distrlcc.errors import CheckpointError, reading
 from distrlcc.files import crc32, write_atomically
 
 FORMAT = "distrlcc-checkpoint"
-VERSION = "2"
-"""Version of the file's layout; a file of another version is refused."""
+VERSION = "2"  # version of the file's layout; a file of another version is refused
 
 
 class DamagedCheckpointError(CheckpointError):

@@ -42,16 +42,11 @@ class CollectConfig:
     each link has the one with the greatest return there."""
     steps: int = 1_000_000
     """Steps to collect; the last episode is completed. 0: `episodes` says how much."""
-    episodes: int = 0
-    """Episodes to collect; 0: `steps` says how much."""
-    num_envs: int = 256
-    """Episodes that run side by side, at most."""
-    seed: int = 0
-    """Chooses the links."""
-    split: Literal["train", "validation", "test"] = "train"
-    """Which scenarios of the suites."""
-    shard_steps: int = 262_144
-    """Steps in a shard, at most; bounds the memory that collecting takes."""
+    episodes: int = 0  # episodes to collect; 0: `steps` says how much
+    num_envs: int = 256  # episodes that run side by side, at most
+    seed: int = 0  # chooses the links
+    split: Literal["train", "validation", "test"] = "train"  # which scenarios of the suites
+    shard_steps: int = 262_144  # steps in a shard, at most; bounds the memory that collecting takes
     disturb: float = 0.0
     """Share of steps at which the oracle's action gives way to one drawn at random."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -81,8 +76,7 @@ class CollectConfig:
         return int(self.env.episode_s * 1e3 / self.env.step_ms) + 1
 
 
-STRETCH = 50
-"""Steps from one disturbance to the next."""
+STRETCH = 50  # steps from one disturbance to the next
 
 
 def disturbed(

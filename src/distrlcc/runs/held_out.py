@@ -30,11 +30,9 @@ _GOLDEN = (5**0.5 - 1) / 2
 class HeldOutScore:
     """Means over the held-out links."""
 
-    reward: float
-    """Mean reward per step: what checkpoints are compared by."""
+    reward: float  # mean reward per step: what checkpoints are compared by
     utilisation: float
-    queueing_delay: float
-    """In base round trips."""
+    queueing_delay: float  # in base round trips
     loss: float
 
 

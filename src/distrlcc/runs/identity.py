@@ -28,8 +28,7 @@ PACKAGES = ("torch", "numpy", "numba", "gymnasium")
 """Packages whose versions are kept beside the results."""
 NOT_INSTALLED = "not installed"
 _REMEDY = "; does a distrlcc of this version answer there?"
-_MOST_ROWS, _WIDEST = 20, 100
-"""Of a table of differences: what the others say may be long."""
+_MOST_ROWS, _WIDEST = 20, 100  # of a table of differences: what the others say may be long
 
 
 def package_versions() -> dict[str, str]:

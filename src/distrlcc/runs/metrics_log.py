@@ -49,8 +49,7 @@ class MetricsLog:
     ) -> None:
         """Take a run's folder and a file's name; ``tensorboard``: event files, with settings."""
         self.path = folder / name
-        self.newest = 0
-        """The newest update that has a line."""
+        self.newest = 0  # the newest update that has a line
         self._events = folder / "tensorboard"
         self._tensorboard = tensorboard
         self._settings = settings or {}
@@ -195,8 +194,7 @@ class Follower:
     def __init__(self, path: Path) -> None:
         """Take the path of a file of `MetricsLog`, which need not be there yet."""
         self._path = path
-        self._told: list[int] = []
-        """Of each line that was read, what tells it from others."""
+        self._told: list[int] = []  # of each line that was read, what tells it from others
         self._file = self._read = self._place = 0
 
     def news(self) -> list[dict[str, Any]]:

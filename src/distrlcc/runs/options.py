@@ -21,11 +21,9 @@ class RunOptions:
     out: Path | None
     resume: bool = False
     tensorboard: bool = True
-    storage: str = ""
-    """URL of its durable copy; see `distrlcc.storage`."""
+    storage: str = ""  # URL of its durable copy; see `distrlcc.storage`
     trackers: Trackers = field(default_factory=Trackers)
-    show: bool = True
-    """Whether progress is shown."""
+    show: bool = True  # whether progress is shown
     watch: Watch = lambda stopper: None
 
     def place(self, run: str) -> Storage | None:
@@ -54,5 +52,4 @@ class Node:
     count: int = 1
     address: str = "127.0.0.1"
     port: int = 0
-    invitation: str = ""
-    """What to say to the users of the others, once they can join."""
+    invitation: str = ""  # what to say to the users of the others, once they can join

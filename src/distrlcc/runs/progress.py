@@ -36,10 +36,8 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 """Label, the metric's keys (the first that an update bears is shown) and format."""
 
-LINE_SECONDS = 10.0
-"""Time between two plain lines, s."""
-MOST_CALLS = 10_000
-"""Calls that are kept for another process, at most; the oldest go."""
+LINE_SECONDS = 10.0  # time between two plain lines, s
+MOST_CALLS = 10_000  # calls that are kept for another process, at most; the oldest go
 _REDRAW_SECONDS = 0.1
 _SPEED_SECONDS = 15.0
 
@@ -77,8 +75,7 @@ class Progress:
         self._marks: deque[tuple[float, float]] = deque()  # (clock, steps) of the last seconds
         self._drawn = -math.inf
         self._stale = False
-        self.below: Callable[[], Table] | None = None
-        """A table to show below, in a terminal."""
+        self.below: Callable[[], Table] | None = None  # a table to show below, in a terminal
         self._live: Live | None = None
         if show and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
@@ -261,8 +258,7 @@ def show(news: News, progress: Progress) -> list[str]:
     return [arguments[0] for name, arguments in news if name == "say"]
 
 
-Display = Progress | RemoteProgress
-"""Where a run is shown: here, or in another process."""
+Display = Progress | RemoteProgress  # where a run is shown: here, or in another process
 
 
 def _short(value: float) -> str:

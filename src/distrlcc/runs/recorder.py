@@ -73,8 +73,7 @@ class Recorder:
         self._epoch = 0
         self._shown: str | None = None
         self._noted_late = self._unsaved = False
-        self.policy_path = ""
-        """Where this process has written the run's policy."""
+        self.policy_path = ""  # where this process has written the run's policy
 
     def __enter__(self) -> Recorder:
         return self

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="DataclassInstance")
 
-_METRICS = "metrics_file"
-"""Key of a checkpoint: what `MetricsLog.durable` said as it was saved."""
+_METRICS = "metrics_file"  # key of a checkpoint: what `MetricsLog.durable` said as it was saved
 
 
 class RunDirectory:
@@ -48,8 +47,7 @@ class RunDirectory:
     def __init__(self, path: Path, config: DataclassInstance, *, tensorboard: bool = True) -> None:
         """Open a folder; :meth:`create` and :meth:`resume` check that it fits."""
         self.path = path
-        self.storage: Storage | None = None
-        """Where its durable copy goes."""
+        self.storage: Storage | None = None  # where its durable copy goes
         self._keeper: StorageKeeper | None = None
         self._config = config
         self._lock: TextIO | None = None

@@ -71,8 +71,7 @@ def _check_demonstrations(env: EnvConfig, folder: Path) -> None:
         )
 
 
-_MOST_REFUSED = 4
-"""Updates in a row whose numbers may be not finite; the last of them ends the run."""
+_MOST_REFUSED = 4  # updates in a row whose numbers may be not finite; the last of them ends the run
 _SHAPE = (
     "observation observation_size action action_kind action_size kind hidden post_hidden activation"
 )
@@ -108,10 +107,8 @@ class Counters:
     best_update: int = 0
     best_acting: Acting = "sample"
     best_utilisation: float = 0.0
-    best_queueing_delay: float = 0.0
-    """In base RTTs."""
-    not_finite: int = 0
-    """Updates in a row that were refused, as what they gave was not finite."""
+    best_queueing_delay: float = 0.0  # in base RTTs
+    not_finite: int = 0  # updates in a row that were refused, as what they gave was not finite
 
 
 class RunState:
@@ -139,15 +136,12 @@ class RunState:
             self.alarm = CollapseAlarm(least_entropy, config.alarm.silent_share_bound)
             if config.alarm.act and isinstance(learner, PPO | Gail):
                 self.restorer = Restorer(config.alarm, learner)
-        self.rang: str | None = None
-        """What the alarm said of the newest update."""
-        self.restored: str | None = None
-        """What was done about it."""
+        self.rang: str | None = None  # what the alarm said of the newest update
+        self.restored: str | None = None  # what was done about it
         self.counters = Counters()
         self.best: Weights | None = None
         self._average: Weights | None = None
-        self.scored_update = -1
-        """The newest update that this process has scored."""
+        self.scored_update = -1  # the newest update that this process has scored
         self._clock = time.perf_counter()
 
     @property

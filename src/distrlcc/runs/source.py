@@ -20,8 +20,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import DELAY_WEIGHTS, PREFERENCE, PolicySpec
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 
-Stop = Callable[[int], bool]
-"""Asked with the rows collected so far; True cuts the batch short."""
+Stop = Callable[[int], bool]  # asked with the rows collected so far; True cuts the batch short
 
 
 class Source(Protocol):
@@ -69,8 +68,7 @@ class Source(Protocol):
 class Share:
     """The environments that one process owns."""
 
-    first: int
-    """Global index of the first one."""
+    first: int  # global index of the first one
     count: int
 
     @classmethod

@@ -30,8 +30,7 @@ from distrlcc.limits import limits
 from distrlcc.runs.metrics_log import Follower
 from distrlcc.storage import say
 
-AUTO = "auto"
-"""The project or the server that the tracker's own variables name."""
+AUTO = "auto"  # the project or the server that the tracker's own variables name
 _LONGEST_PAUSE = 60.0
 _WORKS = 0.5  # seconds of a core that a process does not spend by waiting
 _SILENT = {"WANDB_SILENT": "true", "MLFLOW_CONFIGURE_LOGGING": "false"}
@@ -49,10 +48,8 @@ def _variables() -> dict[str, str]:
 class Trackers:
     """Where a run is logged; raises ConfigError at a project or URI that does not fit."""
 
-    wandb: str = ""
-    """Project, PROJECT or ENTITY/PROJECT; `AUTO`."""
-    mlflow: str = ""
-    """URI of a server or of a store; `AUTO`."""
+    wandb: str = ""  # project, PROJECT or ENTITY/PROJECT; `AUTO`
+    mlflow: str = ""  # URI of a server or of a store; `AUTO`
     variables: dict[str, str] = field(default_factory=_variables, repr=False)
     """Of the process that begins the run: on Ray another one may have its folder."""
 

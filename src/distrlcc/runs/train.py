@@ -27,17 +27,14 @@ from distrlcc.runs.stopper import Stopper
 class Agreed:
     """What came of an update that all took part in."""
 
-    stats: CollectStats
-    """Sums over ranks."""
+    stats: CollectStats  # sums over ranks
     metrics: dict[str, float]
     seconds: dict[str, float] = field(default_factory=dict)
     """Parts of the update's time that were not spent learning, s, by name."""
     events: list[str] = field(default_factory=list)
     """Which ranks left and joined, and why the update was refused."""
-    learned: bool = True
-    """Whether anything was learned; else the update was refused and undone."""
-    finite: bool = True
-    """Whether all numbers were finite."""
+    learned: bool = True  # whether anything was learned; else the update was refused and undone
+    finite: bool = True  # whether all numbers were finite
 
 
 class Group(Protocol):

@@ -22,13 +22,11 @@ from distrlcc.sim.scenario import JITTERS, Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
-ROUND_RATE = 12.032
-"""Mbit/s at which a packet takes exactly one millisecond."""
+ROUND_RATE = 12.032  # Mbit/s at which a packet takes exactly one millisecond
 
 EWMAS = ("delay_ewma", "delivery_rate_ewma", "send_rate_ewma")
 """Fields that are averages of floats: compared to `TOLERANCE`; all others must be equal."""
-TOLERANCE = 1e-9
-"""Relative: compiled sums may be contracted."""
+TOLERANCE = 1e-9  # relative: compiled sums may be contracted
 
 _SCHEMES = ("fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle")
 
@@ -39,10 +37,8 @@ class Script:
 
     scenario: Scenario
     steps_ns: list[int]
-    windows: list[list[float]]
-    """Windows of the flows at each step, packets; read for agents alone."""
-    pacing: list[list[float]]
-    """Pacing rates at each step, packets/s; 0 is unpaced."""
+    windows: list[list[float]]  # windows of the flows at each step, packets; read for agents alone
+    pacing: list[list[float]]  # pacing rates at each step, packets/s; 0 is unpaced
 
 
 def random_script(seed: int, number: int) -> Script:

@@ -17,13 +17,10 @@ from distrlcc.errors import ConfigError, listed, unknown_name
 from distrlcc.sim.scenario import MAX_RATE_MBPS
 
 FloatArray = NDArray[np.float64]
-Unit = tuple[float, str]
-"""A factor to s or Mbit/s, and the unit's name."""
-Units = tuple[Unit | None, Unit | None]
-"""The units of times and of rates."""
+Unit = tuple[float, str]  # a factor to s or Mbit/s, and the unit's name
+Units = tuple[Unit | None, Unit | None]  # of times and of rates
 
-_ASSUMED_MBPS = 1000.0
-"""Greater rates are not taken for Mbit/s unless a head or a user says so."""
+_ASSUMED_MBPS = 1000.0  # greater rates are not taken for Mbit/s unless a head or a user says so
 _TIME_UNITS = {
     word: factor
     for factor, words in (

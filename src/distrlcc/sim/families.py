@@ -71,8 +71,7 @@ class Wide:
     rate_mbps: tuple[float, float] = (5.0, 100.0)
     rtt_ms: tuple[float, float] = (10.0, 100.0)
     queue_bdp: tuple[float, float] = (0.5, 4.0)
-    least_queue: int = 2
-    """Packets that its queue holds at least."""
+    least_queue: int = 2  # packets that its queue holds at least
 
     def link(self, u: list[float]) -> Link:
         """Return the link of three uniforms."""
@@ -313,8 +312,7 @@ SATELLITE = Link(rate_mbps=42, delay_ms=300, loss=0.0074, queue_packets=1500)
 # Links that several flows share. ``shared`` is for training, the others measure: agents of equal
 # round trips, one with four times the other's, and one beside a flow of CUBIC or BBR. The recipe
 # `one` trains on their split ``train``.
-MOST_FLOWS = 4
-"""Flows on any of these links."""
+MOST_FLOWS = 4  # flows on any of these links
 
 
 def time_between(low: float, high: float, u: float) -> float:

@@ -3,8 +3,7 @@
 Times are int64 nanoseconds, counts are packets. N is environments, K flows each, F = N * K.
 """
 
-FOREVER = 1 << 62
-"""A time that never comes, and a queue limit that is never reached."""
+FOREVER = 1 << 62  # a time that never comes, and a queue limit that is never reached
 
 DELAYED_ACK_NS = 40_000_000
 """A receiver that delays ACKs holds one for so long at most (as Linux at first)."""
@@ -72,8 +71,7 @@ Q_LOG = 5  # the packet's row in the log
 Q_ECN = 6  # 0, CAPABLE or MARKED
 QUEUED = 7
 
-CAPABLE, MARKED = 1, 2
-"""States of a packet: ECN-capable; marked."""
+CAPABLE, MARKED = 1, 2  # of a packet: it may be marked (ECN), or it is
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0

@@ -160,24 +160,20 @@ class RateLink:
 
 
 _LINE = re.compile(r"(T) (?:([+#]) (T)|(-) (T) (T)|(d) (T) (T))$".replace("T", r"\d{1,18}"))
-_UNSAID = 1_000_000
-"""Opportunities that a log may lack; each one is stepped through."""
+_UNSAID = 1_000_000  # opportunities that a log may lack; each one is stepped through
 
 
 @dataclass(frozen=True)
 class Log:
     """A mahimahi log of one direction."""
 
-    queue: str
-    """``droptail``, ``drophead`` or ``infinite``."""
+    queue: str  # ``droptail``, ``drophead`` or ``infinite``
     packets: int | None
     bytes: int | None
-    base: int
-    """Time of the trace's zero, ms."""
+    base: int  # time of the trace's zero, ms
     events: tuple[tuple[int, str, int, int], ...]
     """(time in ms, one of ``+#-d``, size or packets, delay or bytes)."""
-    port: int | None = None
-    """The port whose packets alone stand in it; None: all packets do."""
+    port: int | None = None  # the port whose packets alone stand in it; None: all packets do
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,11 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES
 class Packet:
     """A packet at the bottleneck."""
 
-    size: int
-    """Bytes on the wire."""
-    arrival: int
-    """When it reached the queue."""
+    size: int  # bytes on the wire
+    arrival: int  # when it reached the queue
     flow: int = 0
     seq: int = 0
-    capable: bool = False
-    """Whether it may be marked (ECN)."""
+    capable: bool = False  # whether it may be marked (ECN)
     marked: bool = False
 
 
@@ -222,14 +219,11 @@ KINDS = ("droptail", "drophead", "codel", "pie", "infinite")
 class QueueSpec:
     """Which queue, and its parameters."""
 
-    kind: str = "infinite"
-    """One of `KINDS`."""
-    packets: int | None = None
-    """Limit in packets; None: none."""
+    kind: str = "infinite"  # one of `KINDS`
+    packets: int | None = None  # limit in packets; None: none
     bytes: int | None = None
     """Limit in bytes, a packet counting its 4 bytes of TUN header; None: none."""
-    times_ms: tuple[tuple[str, int], ...] = ()
-    """The times' names and values, ms."""
+    times_ms: tuple[tuple[str, int], ...] = ()  # the times' names and values, ms
     mark: int | None = None
     """The packets above which a droptail marks; 1 where CoDel or PIE marks; None: no marks."""
 

@@ -54,8 +54,7 @@ class Record:
 
     flow: int
     sent: int
-    arrival: int
-    """At the queue."""
+    arrival: int  # at the queue
     departure: int = -1
     ack: int = -1
     marked: bool = False
@@ -69,10 +68,8 @@ class _Flow:
         self.held = Held(*flow.first_held)
         """Window and rate of an agent, or of the oracle, which has them at each step's start."""
         self.controller: Controller = self.held
-        self.sender: Sender | None = None
-        """None before it starts."""
-        self.stats: IntervalStats | None = None
-        """Statistics of the newest step."""
+        self.sender: Sender | None = None  # None before it starts
+        self.stats: IntervalStats | None = None  # of the newest step
         self.packets: list[Record] = []
         self.last_ack = self.queueing = self.delivered = self.completed = self.marked = 0
         # Its receiver, where ACKs are shaped.

@@ -38,11 +38,9 @@ IntArray = NDArray[np.int64]
 
 _STEP = 10_000_000
 _MILLISECOND = 1_000_000
-MAX_PACKETS = 2**31 - 2**26
-"""Most packets that a link may carry in a scenario: a flow's counts have 31 bits."""
+MAX_PACKETS = 2**31 - 2**26  # what a link may carry in a scenario, as a flow's counts have 31 bits
 _FIRST_RING = 64
-_MOST_SPARE = 1 << 22
-"""Opportunities for which there is room before traces that will come need it."""
+_MOST_SPARE = 1 << 22  # opportunities for which there is room before traces that will come need it
 _FIELDS = IntervalStats.names()
 _STATE = (
     "links times rates rtts losses flows control saved ring scores queues aqm ewmas results "

@@ -26,8 +26,7 @@ from distrlcc.sim.trace import (
     require_memory,
 )
 
-_FCC_S = 5.0
-"""Length of an interval of FCC's, whose measurements are hours apart: Pensieve's."""
+_FCC_S = 5.0  # length of an interval of FCC's, whose measurements are hours apart: Pensieve's
 _MOST_HOURS = 4
 _PIECE = 1 << 20
 _NO_JSON = re.compile(rb"(?<=[:,\[])\s*[+-]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
@@ -42,18 +41,13 @@ _SENDERS = (
 class ThroughputLog:
     """Rates, and perhaps delays and losses, of a link in K intervals that follow one another."""
 
-    lengths: FloatArray
-    """Lengths of the intervals, s, ``[K]``."""
-    mbps: FloatArray
-    """Rates, Mbit/s, ``[K]``."""
-    delay_ms: FloatArray | None = None
-    """One-way delays, ms, ``[K]``, if the log has them."""
-    loss: FloatArray | None = None
-    """Probabilities of loss, ``[K]``, if the log has them."""
+    lengths: FloatArray  # lengths of the intervals, s, ``[K]``
+    mbps: FloatArray  # rates, Mbit/s, ``[K]``
+    delay_ms: FloatArray | None = None  # one-way delays, ms, ``[K]``, if the log has them
+    loss: FloatArray | None = None  # probabilities of loss, ``[K]``, if the log has them
     queue_packets: int | None = None
     jitter_ms: float = 0.0
-    notes: tuple[str, ...] = ()
-    """How the log was read."""
+    notes: tuple[str, ...] = ()  # how the log was read
 
     def trace(self, name: str) -> Trace:
         """Return the trace of a link that carries what the log says; raises TraceError."""

@@ -26,12 +26,10 @@ from numpy.typing import NDArray
 from distrlcc.errors import TraceError, reading
 from distrlcc.types import PACKET_BYTES
 
-SECONDS = 60
-"""Period of a generated trace."""
+SECONDS = 60  # period of a generated trace
 _TICK_MS = 20
 _GENERATORS = dict(cellular="cellular:SEED", poisson="poisson:MBPS:SEED", constant="constant:MBPS")
-PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)
-"""Opportunities that carry a Mbit."""
+PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)  # opportunities that carry a Mbit
 
 
 def generate(spec: str) -> NDArray[np.int64] | None:

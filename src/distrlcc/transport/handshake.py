@@ -18,8 +18,7 @@ from distrlcc.transport.recovery import NEVER
 from distrlcc.transport.wire import Answer, Buffer, Hello, Kind, authentic, session_key
 from distrlcc.types import NANOSECONDS
 
-Address = tuple[Any, ...]
-"""An address as the socket gives it, such as ``("127.0.0.1", 4000)``."""
+Address = tuple[Any, ...]  # an address as the socket gives it, such as ``("127.0.0.1", 4000)``
 
 _FIRST_WAIT = 250_000_000
 _LONGEST_WAIT = 2 * NANOSECONDS
@@ -64,18 +63,14 @@ class Opening:
         Raises WireError if the request does not fit into a HELLO.
         """
         self.hello = hello
-        self.failure = ""
-        """Why it was refused or got no answer: one line."""
-        self.answer: Answer | None = None
-        """The receiver's parameters, once it has accepted."""
-        self.key = b""
-        """The session's key then."""
+        self.failure = ""  # why it was refused or got no answer: one line
+        self.answer: Answer | None = None  # the receiver's parameters, once it has accepted
+        self.key = b""  # the session's key then
         self.rtt = 0
         """Duration of the handshake, ns. If HELLO was sent again nobody knows which was answered:
         then it is 1 s at most. The timeout is then 3 s, as RFC 6298 has it for that case."""
         self._sent = list[int]()  # when each HELLO was
-        self.ignored = 0
-        """Datagrams that were malformed, forged, stray or late."""
+        self.ignored = 0  # datagrams that were malformed, forged, stray or late
         self._datagram = wire.encode_hello(hello)
         self._limit = limit
         self._repeat = Repeat(limit, now=now)
@@ -141,20 +136,16 @@ class Session(NamedTuple):
 
     number: int
     address: Address
-    key: bytes
-    """Authenticates its ACKs."""
+    key: bytes  # authenticates its ACKs
     hello: Hello
-    reply: bytes
-    """The ANSWER, for a sender that has lost it."""
+    reply: bytes  # the ANSWER, for a sender that has lost it
 
 
 Reply = tuple[bytes | None, Session | None]
 """The answer to a datagram's sender, and the session that the datagram has just opened."""
 
-MAX_SESSIONS = 64
-"""Sessions at one time; further senders are refused."""
-MAX_HOST_SESSIONS = 16
-"""Greatest number of sessions of one host."""
+MAX_SESSIONS = 64  # sessions at one time; further senders are refused
+MAX_HOST_SESSIONS = 16  # of these, from one host
 MAX_UNPROVEN = 8
 """Greatest number of sessions whose senders have not proved their address. With so many open the
 next senders must prove theirs, so that forged addresses take no more places."""
@@ -175,8 +166,7 @@ class Admission:
         """``hellos``, of these ``accepted``, ``repeated``, ``retried`` and ``refused``; and
         what else came without a session: ``other_version``, ``malformed``, ``stray``."""
         self.sessions: dict[int, Session] = {}
-        self.ending = False
-        """Whether new senders are refused."""
+        self.ending = False  # whether new senders are refused
         self._secret = secrets.token_bytes(32)
 
     def on_datagram(self, datagram: Buffer, address: Address) -> Reply:

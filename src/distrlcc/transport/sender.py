@@ -40,32 +40,26 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 class SenderOptions:
     """How a sender finds losses, times out and counts; the defaults are for real networks."""
 
-    packet_bytes: int = PACKET_BYTES
-    """Size of a packet for the rates in `IntervalStats`, bytes."""
+    packet_bytes: int = PACKET_BYTES  # size of a packet for the rates in `IntervalStats`, bytes
     packet_threshold: int = 3
     """A packet is lost when one sent this many later is acknowledged, until packets were seen to
     be reordered (RFC 8985 section 6.2)."""
-    catch_up_ns: int = 2_000_000
-    """A paced sender that wakes late makes up for this much, ns."""
+    catch_up_ns: int = 2_000_000  # a paced sender that wakes late makes up for this much, ns
     rate_over_sending: bool = True
     """Whether delivery rates also count the time that sending took (see `DeliveryRate`)."""
 
 
 REORDERED_OPTIONS = SenderOptions(catch_up_ns=0, rate_over_sending=False)
-"""The simulator's options, on links that reorder packets."""
-SIMULATOR_OPTIONS = replace(REORDERED_OPTIONS, packet_threshold=1)
-"""The simulator's options on other links, where a gap is lost."""
+"""The simulator's, on links that reorder packets."""
+SIMULATOR_OPTIONS = replace(REORDERED_OPTIONS, packet_threshold=1)  # on its others: a gap is lost
 
 
 class Acked(NamedTuple):
     """An ACK's news: packet numbers, lowest first."""
 
-    acked: list[int]
-    """Newly acknowledged."""
-    lost: list[int]
-    """Newly found lost."""
-    spurious: list[int]
-    """Those of ``acked`` that had been found lost before."""
+    acked: list[int]  # newly acknowledged
+    lost: list[int]  # newly found lost
+    spurious: list[int]  # those of ``acked`` that had been found lost before
 
 
 class Sender:

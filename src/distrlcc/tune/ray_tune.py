@@ -48,8 +48,7 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
-_SNAPSHOT_SECONDS = 10.0
-"""The newest snapshot is not older than this."""
+_SNAPSHOT_SECONDS = 10.0  # the newest snapshot is not older than this
 _SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", nsga3="NSGAIII")
 """Optuna's classes, less ``Sampler``."""
 
