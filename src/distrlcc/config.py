@@ -64,18 +64,11 @@ def to_toml(config: DataclassInstance) -> str:
 def from_toml(
     cls: type[C], text: str, *, source: str = "config", note: Callable[[str], None] | None = None
 ) -> C:
-    """Read a configuration from TOML.
+    """Read a configuration from TOML, which is from ``source``, a file's name.
 
-    Args:
-        cls: The dataclass to build.
-        text: The TOML text.
-        source: Where the text is from, for messages: a file's name.
-        note: Takes a line that names the keys which a text of `to_toml` lacks, as those of an older
-            distrlcc do, with the values that they have now.
-
-    Raises:
-        ConfigError: The text is not TOML, or a key is unknown, missing, of another type or refused
-            by its dataclass.
+    ``note`` takes a line that names the keys which a text of `to_toml` lacks, as those of an older
+    distrlcc do, with the values that they have now. Raises ConfigError where a key is unknown,
+    missing, of another type or refused by its dataclass, or the text is no TOML.
     """
     with reading(ConfigError, f"{source} is not TOML"):
         data = tomllib.loads(text)
@@ -105,18 +98,11 @@ def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
 
 
 def override(config: C, assignments: Sequence[str]) -> C:
-    """Return a copy of a configuration with some values replaced.
+    """Return a copy of a configuration with some values replaced; raises ConfigError.
 
-    Args:
-        config: The configuration; it is not changed.
-        assignments: ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``,
-            ``[64, 64]``); a bare word is a string and ``none`` is None where that is allowed.
-
-    A field with `RESETS` puts that neighbour back to its default, unless it is given, too.
-
-    Raises:
-        ConfigError: An assignment is malformed, names an unknown key or a key of a section that
-            this configuration lacks, or gives a value that does not fit.
+    ``assignments`` are ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``, ``[64,
+    64]``); a bare word is a string and ``none`` is None where that is allowed. A field with
+    `RESETS` puts that neighbour back to its default, unless it is given, too.
     """
     data = _plain(config)
     pairs = [tuple(map(str.strip, each.partition("="))) for each in assignments]

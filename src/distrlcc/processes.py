@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
-LAUNCHER = "DISTRLCC_LAUNCHER"
-"""Variable in which a launcher tells its fork server which process it is."""
+LAUNCHER = "DISTRLCC_LAUNCHER"  # in which a launcher tells its fork server which process it is
 RANK_ENVIRONMENT = {
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),

@@ -44,8 +44,7 @@ T = TypeVar("T")
 LATEST, MANIFEST, OWNER = "checkpoints/latest.safetensors", "manifest.json", "owner.json"
 VERSION = 1  # version of the layout; another one is refused
 _MOST_BYTES = 1 << 48
-_MOST_STALLS = 20
-"""An owner that wants to be watched for more of this process's `Limits.stall` is damaged."""
+_MOST_STALLS = 20  # an owner to be watched for more of this process's `Limits.stall` is damaged
 _ORIGIN = ".storage"
 _GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
 

@@ -25,7 +25,7 @@ def initialise(s: FloatArray) -> None:
 
 @njit_inner
 def is_congested(s: FloatArray, seq: int, lost: int, marked: int) -> bool:
-    """Tell whether a packet (if lost, below ``seq``) tells more than the last reduction knew."""
+    """Tell whether one sent since the last reduction was lost (below ``seq``) or marked."""
     return bool((lost > 0 and seq > s[RECOVER]) or (marked > 0 and seq >= s[RECOVER]))
 
 

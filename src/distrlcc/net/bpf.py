@@ -61,8 +61,7 @@ class Libbpf:
         self.version = "{}.{}".format(*numbers)
         if numbers[0] < _OLDEST:
             raise KernelError(f"{path} is libbpf {self.version}, expected 1.0 or later; {_REMEDY}")
-        self.messages: list[str] = []
-        """Messages of libbpf and of the kernel's verifier, which libbpf would print."""
+        self.messages: list[str] = []  # what libbpf and the kernel's verifier said, and would print
         self._print = _PRINT(self._keep)
         self.library.libbpf_set_print(self._print)
 

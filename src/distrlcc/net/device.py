@@ -244,7 +244,7 @@ def open_inner(block: Block) -> End:
 
 
 def send_marked_out() -> None:
-    """Let marked packets (SO_MARK) for this very network leave by an inner end; or LinkError."""
+    """Let marked packets (SO_MARK) for this network leave by an inner end; raises LinkError."""
     unmarked = _attribute(_FRA_FWMARK, bytes(4)) + _attribute(_FRA_FWMASK, b"\xff" * 4)
     try:
         _rule(_RTM_NEWRULE, 2, _LOCAL_TABLE)

@@ -50,11 +50,9 @@ class Sent:
     packets: int = 0
     acked: int = 0
     lost: int = 0  # found lost, and not acknowledged after all
-    spurious: int = 0
-    """Found lost, and acknowledged after all: they came later than others that overtook them."""
+    spurious: int = 0  # found lost, and acknowledged after all: others overtook them
     timeouts: int = 0
-    bytes: int = 0
-    """Acknowledged, with each packet's headers on an emulated link: 4 more than on a real one."""
+    bytes: int = 0  # acknowledged, with headers as on an emulated link: 4 more than on a real one
     min_rtt_ms: float = float("nan")
     mean_rtt_ms: float = float("nan")
     p95_rtt_ms: float = float("nan")

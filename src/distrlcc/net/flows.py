@@ -37,8 +37,7 @@ from distrlcc.types import IntervalStats
 
 LOOPBACK = "127.0.0.1"
 DATAGRAM_BYTES = 1472
-OVERHEAD_BYTES = 32
-"""IPv4 and UDP headers and mahimahi's 4 bytes of TUN header: 1472 bytes count 1504."""
+OVERHEAD_BYTES = 32  # IPv4 and UDP headers and mahimahi's 4 of TUN header: 1472 bytes count 1504
 _PADDING = bytes(DATAGRAM_BYTES - wire.DATA_BYTES)
 _MOST_SLACK_NS = 5_000_000
 _STATS = IntervalStats.names()
@@ -183,8 +182,7 @@ class RelayFlow:
         self.lowest = 0  # least number that the sender waits for, as it last said
         self.expected = 0  # number of the next datagram; loopback keeps their order
         self.sender: Address = ()  # where its ACKs go
-        self.flying: deque[tuple[int, int, int]] = deque()
-        """(time, ns; number; UDP payload bytes) of what is due."""
+        self.flying: deque[tuple[int, int, int]] = deque()  # (time, ns; number; UDP payload) due
 
     def deliver(self, now: int) -> None:
         """Pass what has arrived to the receiver, and acknowledge it at once."""

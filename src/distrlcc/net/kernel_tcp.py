@@ -38,8 +38,7 @@ _CAPABILITIES = {"CAP_BPF": 39, "CAP_NET_ADMIN": 12, "CAP_PERFMON": 38}
 _SYS_ADMIN = 21
 _LONGEST_NAME = 15
 _MEMBARRIER = {"x86_64": 324, "aarch64": 283, "riscv64": 283}
-_ALL_READERS = 1
-"""MEMBARRIER_CMD_GLOBAL, which returns when all BPF programs that ran at its call have ended."""
+_ALL_READERS = 1  # MEMBARRIER_CMD_GLOBAL, which returns when all BPF programs of now have ended
 
 _SECTIONS = (layout.POLICIES, layout.CONTROL, layout.STATS)
 _NUMBERS = {"operations": layout.OPERATIONS, "policies": layout.POLICIES, "stats": layout.STATS}

@@ -27,8 +27,7 @@ class LinkChange:
     """Changes at a time; what is None stays."""
 
     at_ms: int
-    times: tuple[int, ...] | None = None
-    """Opportunities of a new rate over one period, ms; empty is an outage."""
+    times: tuple[int, ...] | None = None  # of a new rate over one period, ms; empty is an outage
     delay_ms: float | None = None
     loss: float | None = None
 
@@ -63,8 +62,7 @@ class LinkConfig:
     up: DirectionConfig  # from COMMAND outwards
     down: DirectionConfig  # towards COMMAND
     seed: int = 0
-    waits: bool = False
-    """Whether the link's time begins with the first full packet upwards, not at once."""
+    waits: bool = False  # whether the link's time begins with the first full packet upwards
 
 
 def opportunities(source: str) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def enable_loopback() -> None:
 
 @contextmanager
 def new_network() -> Iterator[int]:
-    """Enter a new, empty network until the context ends; yield the former one, or LinkError."""
+    """Enter a new, empty network; yield the former one, to return to; raises LinkError."""
     with _staying() as before:
         try:
             call_libc("unshare", _CLONE_NEWNET)

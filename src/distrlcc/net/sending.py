@@ -24,8 +24,7 @@ from distrlcc.transport.wire import Acknowledgement, Hello, authentic
 from distrlcc.types import NANOSECONDS
 
 _MTU, _TUN_HEADER = 1500, 4
-BATCH = 32
-"""Datagrams that a flow sends before others have their turn; a socket's buffer holds more."""
+BATCH = 32  # datagrams that a flow sends before others have their turn; a buffer holds more
 _SAFE_DATAGRAM = 1200  # what nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes
 _ABORTS = 3  # copies of the FIN of a flow that failed: its acknowledgement is not awaited
 
@@ -36,8 +35,7 @@ class Request:
 
     seconds: float = 10.0  # how long
     datagram: int = 0  # UDP payload of a packet, bytes; 0: what makes a packet of 1500 bytes
-    timeout_s: float = 10.0
-    """Limit of the handshake, of the end, and of the other end's silence meanwhile, s."""
+    timeout_s: float = 10.0  # limit of the handshake, of the end, and of silence meanwhile, s
     wait_s: float = 0.0  # how long to wait for a receiver that is not there yet, s
 
 

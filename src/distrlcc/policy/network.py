@@ -54,13 +54,8 @@ class Gaussian(NamedTuple):
 def kl_estimate(log_ratio: Tensor) -> Tensor:
     """Estimate KL(old ‖ new) from actions the old policy took, without bias and never below 0.
 
-    Needs only the actions' log-probabilities, so that no old distribution has to be kept or sent.
-
-    Args:
-        log_ratio: log new - log old probability of each action, ``[...]``.
-
-    Returns:
-        ``(r - 1) - log r``, the k3 of http://joschu.net/blog/kl-approx.html, ``[...]``.
+    Of the actions' log new - log old probabilities, ``[...]``, it is ``(r - 1) - log r``, the k3 of
+    http://joschu.net/blog/kl-approx.html: so no old distribution has to be kept or sent.
     """
     return log_ratio.expm1() - log_ratio
 
@@ -186,14 +181,9 @@ class ActorCritic(PolicyNetwork):
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run the network over a sequence; one step is a sequence of length 1.
 
-        Args:
-            obs: Normalised observations ``[L, B, D]``.
-            starts: True where an episode starts, ``[L, B]``: the state is zero there.
-            state: ``[P, B, H]`` before the first row.
-
-        Returns:
-            Logits or means ``[L, B, A]``, values ``[L, B]`` and the state ``[P, B, H]`` after the
-            last row.
+        Observations are normalised, ``[L, B, D]``; starts ``[L, B]`` are True where the state is
+        zero; the state ``[P, B, H]`` is that before the first row. Returns logits or means ``[L, B,
+        A]``, values ``[L, B]`` and the state ``[P, B, H]`` after the last row.
         """
         activate = _ACTIVATIONS[self.spec.activation]
         # Features come first inside, [D, L·B]: a sixth off an update's time, as softmax and loss

@@ -47,8 +47,7 @@ class PolicyFile:
     """Weights and normalisation, named as ``expected_shapes(spec)`` says."""
     acting: Acting = "argmax"
     """How to act: the likeliest action (or the mean), or a draw; evaluate both, keep the better."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    """Training notes and scores: any JSON values."""
+    notes: dict[str, Any] = field(default_factory=dict)  # training notes and scores: JSON values
 
 
 def save_policy(

@@ -40,15 +40,13 @@ class CollectConfig:
     scheme: str
     """The expert: ``oracle``, or a scheme that drives the links; of several, with commas between,
     each link has the one with the greatest return there."""
-    steps: int = 1_000_000
-    """Steps to collect; the last episode is completed. 0: `episodes` says how much."""
+    steps: int = 1_000_000  # steps to collect, to an episode's end; 0: `episodes` says how much
     episodes: int = 0  # episodes to collect; 0: `steps` says how much
     num_envs: int = 256  # episodes that run side by side, at most
     seed: int = 0  # chooses the links
     split: Literal["train", "validation", "test"] = "train"  # which scenarios of the suites
     shard_steps: int = 262_144  # steps in a shard, at most; bounds the memory that collecting takes
-    disturb: float = 0.0
-    """Share of steps at which the oracle's action gives way to one drawn at random."""
+    disturb: float = 0.0  # share of steps at which the oracle's action gives way to a random one
     env: EnvConfig = field(default_factory=EnvConfig)
 
     def __post_init__(self) -> None:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _CONFIG = "config"
-PACKAGES = ("torch", "numpy", "numba", "gymnasium")
-"""Packages whose versions are kept beside the results."""
+PACKAGES = ("torch", "numpy", "numba", "gymnasium")  # their versions are kept beside the results
 NOT_INSTALLED = "not installed"
 _REMEDY = "; does a distrlcc of this version answer there?"
 _MOST_ROWS, _WIDEST = 20, 100  # of a table of differences: what the others say may be long

@@ -92,12 +92,10 @@ class Progress:
             self._live.stop()
 
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
-        """Report an update.
+        """Report an update's metrics, and what is wrong with the training, if anything.
 
-        Args:
-            metrics: ``steps`` (environment steps so far), ``seconds`` (training time so far, those
-                before a resume counted; measured here if absent) and what :data:`COLUMNS` names.
-            alarm: What is wrong with the training, or nothing.
+        Shown are ``steps`` so far, ``seconds`` of training so far, those before a resume counted
+        (measured here if absent), and what :data:`COLUMNS` names.
         """
         now = self._clock()
         for key, value in metrics.items():

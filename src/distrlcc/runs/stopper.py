@@ -9,8 +9,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which users and systems end a run
-_AGAIN_SECONDS = 0.3
-"""A signal that comes so soon after the first is the same, sent to process and group."""
+_AGAIN_SECONDS = 0.3  # so soon after the first it is the same, sent to process and group
 
 
 class Stopper:

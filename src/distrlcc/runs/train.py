@@ -47,12 +47,9 @@ class Group(Protocol):
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn from all ranks' batches; None if there was none, or it was broken off and undone.
 
-        A rank whose weights are older than the others' takes theirs and discards its batch.
-
-        Args:
-            state: Changed on all ranks alike.
-            batch: This rank's; None if it has none yet.
-            stats: What was seen while it was collected.
+        The state changes on all ranks alike; one whose weights are older than the others' takes
+        theirs and discards its batch, which is None if it has none yet. ``stats``: what it saw
+        meanwhile.
         """
 
     def ended(self, state: RunState) -> bool:
@@ -132,16 +129,9 @@ def late(share: float, whose: str = "the update") -> str:
 def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -> int:
     """Train until the steps, the time or a user say stop, and save.
 
-    The group is joined, and the stopper entered.
-
-    Returns:
-        0, or the number of the signal that ended the run or this rank's part in it.
-
-    Raises:
-        DatasetError: The data set is damaged.
-        GroupError: Ranks' weights differ, another rank is gone and the group is not elastic, or
-            no worker is left.
-        OutputError: The run directory cannot be written.
+    The group is joined, and the stopper entered. Returns 0, or the signal that ended the run or
+    this rank's part in it. Raises DatasetError at damaged data, OutputError, and GroupError where
+    ranks' weights differ, no worker is left, or a rank of a group that is not elastic is gone.
     """
     source, batch, stats = state.source, None, CollectStats()
     state.start_clock()

@@ -39,8 +39,7 @@ def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:
     return rate_mbps * rtt_ms * 1e3 / (8 * PACKET_BYTES)
 
 
-PACKETS_EACH = 4.0
-"""Least BDP per flow, packets: less cannot be shared, since windows are 2 packets or more."""
+PACKETS_EACH = 4.0  # least BDP per flow, packets: windows are 2 packets or more
 
 
 def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:

@@ -5,8 +5,7 @@ Times are int64 nanoseconds, counts are packets. N is environments, K flows each
 
 FOREVER = 1 << 62  # a time that never comes, and a queue limit that is never reached
 
-DELAYED_ACK_NS = 40_000_000
-"""A receiver that delays ACKs holds one for so long at most (as Linux at first)."""
+DELAYED_ACK_NS = 40_000_000  # so long a receiver that delays ACKs holds one (as Linux at first)
 
 # Link parameters and state, int64 [N, LINK_COLUMNS].
 NOW = 0  # time reached

@@ -221,8 +221,7 @@ class QueueSpec:
 
     kind: str = "infinite"  # one of `KINDS`
     packets: int | None = None  # limit in packets; None: none
-    bytes: int | None = None
-    """Limit in bytes, a packet counting its 4 bytes of TUN header; None: none."""
+    bytes: int | None = None  # limit in bytes, 4 of TUN header a packet included; None: none
     times_ms: tuple[tuple[str, int], ...] = ()  # the times' names and values, ms
     mark: int | None = None
     """The packets above which a droptail marks; 1 where CoDel or PIE marks; None: no marks."""

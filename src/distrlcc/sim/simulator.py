@@ -61,15 +61,11 @@ class Simulator:
         with_histograms: bool = False,
         log_packets: int = 0,
     ) -> None:
-        """Allocate the arrays.
+        """Allocate the arrays of N links with K flows each.
 
-        Args:
-            n_links: Links, N.
-            n_flows: Flows on each, K.
-            with_ewmas: Keep Indigo's EWMAs (costs some ns per packet).
-            with_best: Compute the oracle's window after each step.
-            with_histograms: Count queueing delays and RTTs in histograms.
-            log_packets: First size of the log of every packet (one link alone); 0: no log.
+        It may keep Indigo's EWMAs (some ns per packet), the oracle's best window after each step,
+        and histograms of queueing delays and RTTs. ``log_packets``: first size of the log of every
+        packet (one link alone); 0: no log.
         """
         self.n_links, self.n_flows = n_links, n_flows
         n_all = n_links * n_flows

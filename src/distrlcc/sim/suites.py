@@ -307,7 +307,7 @@ BEST_CWND = "best-cwnd"
 
 
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
-    """Return a scenario whose agents run a scheme, or share its `BEST_CWND`; or ConfigError."""
+    """Return a scenario whose agents run a scheme or share its `BEST_CWND`; raises ConfigError."""
     check_agents(scenario, len(scenario.flows))
     agents = sum(flow.scheme == "agent" for flow in scenario.flows)
     changes: dict[str, Any] = {"scheme": scheme}

@@ -153,8 +153,7 @@ class Trace:
     """A link's opportunities over one period."""
 
     name: str
-    times_ns: NDArray[np.int64]
-    """When the link may send a packet, ns, not decreasing; the last is the period."""
+    times_ns: NDArray[np.int64]  # when it may send a packet, ns, not decreasing; last: the period
 
     @property
     def period_ns(self) -> int:

@@ -19,8 +19,7 @@ from distrlcc.control.base import Controller
 from distrlcc.types import NANOSECONDS, IntervalStats
 
 NEVER = 1 << 62  # a time that does not come, ns
-GRANULARITY = 1_000_000
-"""Clock granularity, ns (RFC 9002 section 6.1.2); scheduling makes timers no finer."""
+GRANULARITY = 1_000_000  # clock granularity, ns (RFC 9002 section 6.1.2); scheduling is no finer
 INITIAL_RTO = NANOSECONDS  # timeout before the first sample, ns (RFC 6298 rule 2.1)
 MIN_RTO, MAX_RTO = 200_000_000, 60 * NANOSECONDS
 """Least time that a timeout has beyond the smoothed RTT, as Linux has it (RFC 6298's least timeout
@@ -28,8 +27,7 @@ is 1 s), and what backing off leads to at most (rule 2.5), ns."""
 MOST_DOUBLINGS = 10  # after so many every timeout has reached `MAX_RTO`
 REMEMBERED = 2 * NANOSECONDS
 """A packet that was found lost and comes later than this after it is a stranger's, ns."""
-LATE_FOR = 10 * NANOSECONDS
-"""The greatest lateness is of the last one to two windows of this length, ns."""
+LATE_FOR = 10 * NANOSECONDS  # the greatest lateness is of one to two windows of this length, ns
 NEVER_LATE = -1  # the lateness of a window in which no packet was late
 
 Stamp = tuple[int, int, int, int]
@@ -50,8 +48,7 @@ class RttEstimator:
         self.latest = 0  # newest sample; 0 before the first
         self.minimum = 0  # least sample; 0 before the first
         self._eighths = self._quarters = 0
-        self.backoff = 0
-        """Timeouts since the last newly acknowledged packet: each doubles the timeout."""
+        self.backoff = 0  # timeouts since the last newly acknowledged packet, which each double it
         if first:
             self.smooth(first)
 

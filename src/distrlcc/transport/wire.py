@@ -76,8 +76,7 @@ class Answer(NamedTuple):
     nonce: bytes = bytes(NONCE_BYTES)  # `NONCE_BYTES` of the receiver
     max_datagram: int = MIN_DATAGRAM
     """Largest UDP payload that the receiver takes, bytes; never above the sender's."""
-    refusal: str = ""
-    """Why it refuses, for people: printable, cut to `MAX_TEXT_BYTES`; empty if it accepts."""
+    refusal: str = ""  # why it refuses, printable, cut to `MAX_TEXT_BYTES`; empty if it accepts
     retry: bool = False  # whether it neither accepts nor refuses, and the nonce is a cookie
 
 
@@ -86,8 +85,7 @@ class Data(NamedTuple):
 
     session: int
     number: int  # from 0, in order of sending
-    lowest: int
-    """Least number that the sender still waits for: the receiver need not report any below."""
+    lowest: int  # least number that the sender still waits for: none below need be reported
     fin: bool = False  # whether it ends the flow
 
 

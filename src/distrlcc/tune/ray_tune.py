@@ -61,8 +61,7 @@ class _Watch:
     stopper: Stopper
     stopped: int = 0
     failure: DistrlccError | None = None
-    failed: dict[int, str] = field(default_factory=dict)
-    """Why members failed for good, by their numbers."""
+    failed: dict[int, str] = field(default_factory=dict)  # why members failed for good, by number
 
 
 _WATCH: ContextVar[_Watch] = ContextVar("WATCH")
