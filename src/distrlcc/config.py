@@ -47,15 +47,13 @@ R = TypeVar("R")
 
 _ALL_KEYS = "; 'distrlcc train RECIPE --print-config' shows all"
 NONE = "none"  # how None is written where leaving the key out would mean something else
-RESETS = "resets"
-"""In a field's metadata: the neighbour that is its default again where the field is set alone."""
+RESETS = "resets"  # in a field's metadata: the neighbour that goes to its default with it
 
 
 def to_toml(config: DataclassInstance) -> str:
     """Write a configuration as TOML, in the order of its fields.
 
-    Equal ones give equal text: a float of ``3`` is written ``3.0``. Raises ConfigError where a
-    field holds a value of another type.
+    Equal ones give equal text: a float of ``3`` is written ``3.0``. Raises ConfigError.
     """
     canonical = _build(type(config), _plain(config), prefix="")
     return _short_arrays(tomli_w.dumps(_plain(canonical)))

@@ -35,8 +35,7 @@ FOLDERS = "DISTRLCC_PLUGINS"
 _OURS = f"{Path(__file__).parent}{os.sep}"
 BEFORE = list[Callable[[str], None]]()
 """What is called with each reference before its source is run."""
-_SOURCES = set[str]()
-"""Files whose code was loaded, and folders of packages."""
+_SOURCES = set[str]()  # files whose code was loaded, and folders of packages
 _REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
 _FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}["/])')
 

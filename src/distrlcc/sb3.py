@@ -129,8 +129,7 @@ class VecLink(VecEnv):
     def save_policy(self, model: BaseAlgorithm, path: str | os.PathLike[str]) -> None:
         """Write a model that was trained on these links as a policy file.
 
-        Raises PolicyFileError if that cannot hold its network, or what it saw was no plain
-        observation.
+        Raises PolicyFileError where that cannot hold it, or what it saw was changed before.
         """
         normalised = model.get_vec_normalize_env()
         if normalised is not None and normalised.norm_obs:

@@ -200,8 +200,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.render_mode = render_mode
         self._shown: list[list[Array]] = [[] for _ in range(num_envs)]
         """Each environment's arguments of `picture`, if there is a render mode."""
-        self._seen: Array | None = None
-        """The newest observation, where some links may be reset and others not."""
+        self._seen: Array | None = None  # the newest observation, where links are reset alone
         # Links of seeds of their own are each the first of theirs.
         key = stream_key(secrets.randbits(63) if seed is None else checked_seed(seed), "env")
         self._keys, self._numbers = np.full(links, key), self._indices.copy()

@@ -214,12 +214,10 @@ def running_outside(
     with _kept(f"{name}=1"):
         try:
             # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
+            own = {**(os.environ if environment is None else environment), name: "1"}
+            none = subprocess.DEVNULL
             process = subprocess.Popen(
-                command,
-                env={**(os.environ if environment is None else environment), name: "1"},
-                preexec_fn=before_exec,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                command, env=own, preexec_fn=before_exec, stdin=none, start_new_session=True
             )
         except OSError as error:
             raise LinkError(

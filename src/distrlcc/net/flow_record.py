@@ -20,8 +20,7 @@ from distrlcc.types import FloatArray
 LATE_NS = 1_000_000  # a step that begins this much after its time is late, ns
 MOST_LATE = 0.05  # a larger share of late steps marks an episode
 _BINS = 2500
-_PER_E_FOLD = 100.0
-"""Bins are 1% wide, from 1 us to 20 hours: a long flow takes no more memory than a short one."""
+_PER_E_FOLD = 100.0  # bins are 1% wide, from 1 us to 20 hours: memory is bounded
 
 
 class Step(NamedTuple):

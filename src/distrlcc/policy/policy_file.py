@@ -66,12 +66,8 @@ def save_policy(
     header = {"spec": asdict(policy.spec), "acting": policy.acting, "notes": policy.notes}
     arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
     text = json.dumps(header, sort_keys=True)
-    metadata = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "policy": text,
-        "checksum": _checksum(text, arrays),
-    }
+    metadata = {"format": FORMAT, "format_version": FORMAT_VERSION, "policy": text}
+    metadata["checksum"] = _checksum(text, arrays)
     require_writable(target.parent)
     write_atomically(target, save(arrays, metadata), before_rename=before_rename, epoch=epoch)
 

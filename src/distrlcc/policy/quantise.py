@@ -19,8 +19,7 @@ from distrlcc.policy.policy_file import PolicyFile
 Struct = NDArray[np.void]
 _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
 _WEIGHT_GREATEST, _INPUT_GREATEST = 2.0 ** (31 - layout.WEIGHT_SHIFT), 10.0
-_SUM_GREATEST = 2.0**19
-"""With 44 bits after a product's point, 64 bits have room for less than this."""
+_SUM_GREATEST = 2.0**19  # with 44 bits after a product's point, 64 bits have room for less
 
 PACING, GUARD_LOSS = 1.25, 0.05  # for policies that were trained without
 GUARD_ROUNDS, FLOOR, CROWD = 2, 4, 128

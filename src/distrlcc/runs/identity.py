@@ -46,13 +46,9 @@ def package_version(package: str) -> str:
 
 def versions() -> dict[str, Any]:
     """Return versions, platform, command and the wall-clock date, for people."""
-    return {
-        **package_versions(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "command": sys.argv,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    here = {"platform": platform.platform(), "cpus": os.cpu_count()}
+    return {**package_versions(), **here, "command": sys.argv, "date": date}
 
 
 def identity(config: DataclassInstance | None, **others: str | int) -> dict[str, str]:

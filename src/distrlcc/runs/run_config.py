@@ -25,8 +25,7 @@ from distrlcc.types import TRUTH
 MAX_ENVS = 2**20
 MAX_VALUE = 2**48
 """Greatest seed, number of steps and the like."""
-MAX_AMOUNT = 999_999
-"""Most of a resource."""
+MAX_AMOUNT = 999_999  # most of a resource
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,7 @@ class ActorsConfig:
 
 Needs = dict[str, float]
 """Amounts by resource: ``CPU``, ``GPU`` and whatever the cluster's machines offer."""
-RESERVED = ("CPU", "GPU", "memory", "object_store_memory")
-"""Resources that have options of their own."""
+RESERVED = ("CPU", "GPU", "memory", "object_store_memory")  # they have options of their own
 
 
 @dataclass(frozen=True)

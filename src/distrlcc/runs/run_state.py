@@ -40,8 +40,7 @@ def build_learner(
 ) -> Learner:
     """Return the learner that a run's configuration has a section for, as training starts.
 
-    Raises ConfigError, DatasetError at GAIL's demonstrations, and PolicyFileError at what it starts
-    from.
+    Raises ConfigError, DatasetError, and PolicyFileError at what it starts from.
     """
     limit_threads()
     learner: Learner

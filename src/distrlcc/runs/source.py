@@ -40,9 +40,7 @@ class Source(Protocol):
     def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
         """Return what a run logs of the newest batch.
 
-        Args:
-            stats: Sums over all ranks.
-            seconds: Duration of this batch and its update, s.
+        ``stats`` are sums over all ranks; ``seconds`` is the duration of this batch and its update.
         """
         return {}
 

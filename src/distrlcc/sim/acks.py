@@ -9,8 +9,7 @@ import numpy as np
 from distrlcc.control.compiled import njit
 from distrlcc.sim import layout as col
 
-JITTER_FLOW = 1 << 20
-"""Added to a flow's number where a hash is an ACK's jitter and not a packet's loss."""
+JITTER_FLOW = 1 << 20  # added to a flow's number where a hash is an ACK's jitter, not its loss
 NO_FLOW = 1 << 8  # added where a hash is a time's, alike for all flows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

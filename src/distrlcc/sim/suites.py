@@ -34,8 +34,7 @@ TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
 _SUFFIXES = (".up", ".down", ".trace")
 """A file of a folder that has one of these must be a trace; any other may be one."""
-_SHOWN = 5
-"""Files of a folder that are left out by name."""
+_SHOWN = 5  # files of a folder that are left out by name
 
 
 @dataclass(frozen=True)

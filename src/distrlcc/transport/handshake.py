@@ -158,8 +158,7 @@ class Admission:
     def __init__(self, make_room: Callable[[Sequence[Session]], bool] = lambda _: False) -> None:
         """Begin without a session.
 
-        ``make_room`` is asked where these sessions leave no place for another: it may drop one with
-        `leave`, and says whether it has.
+        ``make_room`` may drop one of these sessions with `leave`, and says whether it has.
         """
         self._make_room = make_room
         self.counts: Counter[str] = Counter()

@@ -37,8 +37,7 @@ Stamp = tuple[int, int, int, int]
 class RttEstimator:
     """Smoothed RTT, its variation and the timeout with its back-off; all times are ns.
 
-    They are kept in whole eighths and quarters, as in Linux, so that the simulator's kernel has
-    the very same.
+    They are kept in whole eighths and quarters, as in Linux and in the simulator's kernel.
     """
 
     __slots__ = ("_eighths", "_quarters", "backoff", "latest", "minimum")

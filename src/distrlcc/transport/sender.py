@@ -77,8 +77,7 @@ class Sender:
     ) -> None:
         """Start a flow, whose present step began at ``step_start``, if not now.
 
-        ``first_rtt`` is what the handshake took, ns, 0 if there was none; ``on_rtt`` is called with
-        each RTT sample, ns.
+        ``first_rtt`` is a handshake's, ns, 0 if there was none; ``on_rtt`` takes each sample, ns.
         """
         self._options = options = options or SenderOptions()
         self.controller = controller

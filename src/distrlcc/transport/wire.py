@@ -38,8 +38,7 @@ from distrlcc.errors import VersionError, WireError
 Buffer = bytes | bytearray | memoryview
 MAGIC = b"DLCC"
 VERSION = 4
-FIN = RETRY = 1
-"""The one flag. DATA: it ends the flow. ANSWER: its nonce is a cookie to come again with."""
+FIN = RETRY = 1  # the one flag: DATA ends the flow; an ANSWER's nonce is a cookie to come with
 NONCE_BYTES = 16
 TAG_BYTES = 8
 MAX_TEXT_BYTES = 200
