@@ -94,8 +94,8 @@ class Registry(dict[str, T]):
     def pinned(self, name: str, *, without: Collection[str] = ()) -> str:
         """Return a name as it is kept: ours as it is, a reference with its source's hash.
 
-        Raises ConfigError if there is none, it is one of ``without``, or its source is missing,
-        does not import or fit, or has changed.
+        Raises ConfigError if nothing is called so, it is one of ``without``, or its source is
+        missing, does not import or fit, or has changed.
         """
         if name in self.loaded or (name in self and name not in without):
             return name

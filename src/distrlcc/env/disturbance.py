@@ -116,7 +116,7 @@ class Disturbance:
         return np.maximum(self._left * cwnd, np.minimum(cwnd, MIN_CWND)), pacing
 
     def in_force(self, chosen: Floats, held: Floats, active: Bools | bool = True) -> Floats:
-        """Take what the active chose, ``[2, N]``; return what links are to have."""
+        """Take what the active chose, ``[2, N]``; return the windows and rates that links get."""
         if not self._kernel:
             return chosen
         self._chosen = np.where(self.in_kernel & active, chosen, 0.0)

@@ -327,7 +327,7 @@ def find_control(name: str) -> KernelControl:
 
 
 def remove(control: KernelControl) -> None:
-    """End a registration, its pin and who holds it; raises KernelError if one cannot be seen."""
+    """End a registration, its pin and its holders; raises KernelError if one cannot be seen."""
     if control.pin is not None:
         control.pin.unlink()
     # A trainer's world ends by force alone.

@@ -54,8 +54,8 @@ class Gaussian(NamedTuple):
 def kl_estimate(log_ratio: Tensor) -> Tensor:
     """Estimate KL(old ‖ new) from actions the old policy took, without bias and never below 0.
 
-    Of the actions' log new - log old probabilities, ``[...]``, it is ``(r - 1) - log r``, the k3 of
-    http://joschu.net/blog/kl-approx.html: so no old distribution has to be kept or sent.
+    The log ratios are log new - log old probabilities of the actions, ``[...]``. The estimate is
+    ``(r - 1) - log r``, the k3 of http://joschu.net/blog/kl-approx.html.
     """
     return log_ratio.expm1() - log_ratio
 
