@@ -31,16 +31,7 @@ from functools import cache, wraps
 from operator import attrgetter, index
 from os import PathLike, fspath
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import msgspec
 import tomli_w
@@ -55,19 +46,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _ALL_KEYS = "; 'distrlcc train RECIPE --print-config' shows all"
-NONE = "none"
-"""How None is written where leaving the key out would mean something else."""
-RESETS = "resets"
-"""In a field's metadata: the neighbour that is its default again where the field is set alone."""
+NONE = "none"  # how None is written where leaving the key out would mean something else
+RESETS = "resets"  # in a field's metadata: the neighbour that goes to its default with it
 
 
 def to_toml(config: DataclassInstance) -> str:
     """Write a configuration as TOML, in the order of its fields.
 
-    Equal configurations give equal text: a float field that holds ``3`` is written ``3.0``.
-
-    Raises:
-        ConfigError: A field holds a value of another type than it declares.
+    Equal ones give equal text: a float of ``3`` is written ``3.0``. Raises ConfigError.
     """
     canonical = _build(type(config), _plain(config), prefix="")
     return _short_arrays(tomli_w.dumps(_plain(canonical)))
@@ -76,18 +62,11 @@ def to_toml(config: DataclassInstance) -> str:
 def from_toml(
     cls: type[C], text: str, *, source: str = "config", note: Callable[[str], None] | None = None
 ) -> C:
-    """Read a configuration from TOML.
+    """Read a configuration from TOML, which is from ``source``, a file's name.
 
-    Args:
-        cls: The dataclass to build.
-        text: The TOML text.
-        source: Where the text is from, for messages: a file's name.
-        note: Takes a line that names the keys which a text of `to_toml` lacks, as those of an older
-            distrlcc do, with the values that they have now.
-
-    Raises:
-        ConfigError: The text is not TOML, or a key is unknown, missing, of another type or refused
-            by its dataclass.
+    ``note`` takes a line that names the keys which a text of `to_toml` lacks, as those of an older
+    distrlcc do, with the values that they have now. Raises ConfigError where a key is unknown,
+    missing, of another type or refused by its dataclass, or the text is no TOML.
     """
     with reading(ConfigError, f"{source} is not TOML"):
         data = tomllib.loads(text)
@@ -101,21 +80,13 @@ def from_toml(
 
 
 def read_toml(path: str | Path, remedy: str = "") -> dict[str, Any]:
-    """Read a file of TOML; where it is none, the message ends with ``remedy``.
-
-    Raises:
-        ConfigError: There is none, or it is not TOML.
-    """
+    """Read a file of TOML, or raise a ConfigError that ends with ``remedy``."""
     with reading(ConfigError, f"{path}: cannot be read as TOML", remedy):
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
-    """Build a configuration from plain values, such as JSON's; see `from_toml`.
-
-    Raises:
-        ConfigError: A key is unknown, missing, of another type or refused by its dataclass.
-    """
+    """Build a configuration from plain values, such as JSON's; raises what `from_toml` raises."""
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: it is {data!r:.80}; expected keys with values")
     try:
@@ -125,18 +96,11 @@ def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
 
 
 def override(config: C, assignments: Sequence[str]) -> C:
-    """Return a copy of a configuration with some values replaced.
+    """Return a copy of a configuration with some values replaced; raises ConfigError.
 
-    Args:
-        config: The configuration; it is not changed.
-        assignments: ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``,
-            ``[64, 64]``); a bare word is a string and ``none`` is None where that is allowed.
-
-    A field with `RESETS` puts that neighbour back to its default, unless it is given, too.
-
-    Raises:
-        ConfigError: An assignment is malformed, names an unknown key or a key of a section that
-            this configuration lacks, or gives a value that does not fit.
+    ``assignments`` are ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``, ``[64,
+    64]``); a bare word is a string and ``none`` is None where that is allowed. A field with
+    `RESETS` puts that neighbour back to its default, unless it is given, too.
     """
     data = _plain(config)
     pairs = [tuple(map(str.strip, each.partition("="))) for each in assignments]
@@ -172,10 +136,7 @@ def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:
 def check_types(config: DataclassInstance) -> None:
     """Have a frozen dataclass, in its ``__post_init__``, take values as if they stood in a file.
 
-    So a list becomes a tuple, a dictionary a table, and a number of NumPy's a number.
-
-    Raises:
-        ConfigError: A value is of another type than its field, or has an unknown key.
+    So a list becomes a tuple, and a number of NumPy's a number. Raises ConfigError.
     """
     for name, (hint, plain) in _plain_types(type(config)).items():
         value = getattr(config, name)
@@ -192,12 +153,9 @@ def check_fields(
     prefix: str = "",
     above: bool = False,
 ) -> None:
-    """Check that the fields of these names, parted by spaces, are finite and from low to high.
+    """Raise a ConfigError unless fields, parted by spaces, are finite and from low to high.
 
-    A field that is None fits, and with ``above`` one that is ``low`` does not.
-
-    Raises:
-        ConfigError: One is not; its name follows ``prefix``.
+    None fits, and with ``above`` one that is ``low`` does not. The name follows ``prefix``.
     """
     least, most = (f"{b:.0f}" if b % 1 == 0 else f"{b:g}" for b in (low, high))
     bounds = f"{least} or more" if high == math.inf else f"{least} to {most}"
@@ -210,11 +168,7 @@ def check_fields(
 
 
 def check_values(config: object, needed: Mapping[str, Any], why: str, *, prefix: str = "") -> None:
-    """Check that fields, by dotted name, have the values that others of the configuration need.
-
-    Raises:
-        ConfigError: One has another; the message ends with ``why``.
-    """
+    """Raise a ConfigError, which ends with ``why``, if a field has another value than needed."""
     for name, wanted in needed.items():
         value = attrgetter(name)(config)
         if value != wanted:
@@ -353,10 +307,7 @@ def _plain(value: Any) -> Any:
 
 
 def _short_arrays(text: str) -> str:
-    """Put each array on one line: tomli-w gives every element a line of its own.
-
-    A string's line breaks are escaped, so that each one here ends an element or a key.
-    """
+    """Put each array on one line; line breaks within strings are escaped."""
     text = re.sub(r"\[\n *", "[", text)
     return re.sub(r",\n *", ", ", re.sub(r",\n *]", "]", text))
 
@@ -482,10 +433,7 @@ def _parse(hint: Any, text: str) -> Any:
 
 
 def _whole(hint: Any, value: Any) -> Any:
-    """Make whole floats ints where a type asks for one, as 1e6 is how people write a million.
-
-    So are whole numbers names where a type asks for one: links may be called 3.
-    """
+    """Read 1e6 as whole where a type asks for that, and 3 as a name where it asks for one."""
     options = _options(hint)
     if type(value) is int and str in options and int not in options:
         return str(value)

@@ -39,10 +39,7 @@ def _shown(line: str) -> str:
 
 
 class DistrlccError(Exception):
-    """Bad input or surroundings: the message says what is wrong, what was expected, what to do.
-
-    It may quote a stranger's text, so that it is shown `printable`.
-    """
+    """The message says what is wrong, what was expected and what to do; it is `printable`."""
 
     exit_code = 2
 
@@ -180,14 +177,9 @@ def unknown_name(
 ) -> ConfigError:
     """Build the error for a name that does not exist, nearest valid names first.
 
-    Args:
-        kind: What the name stands for, such as ``"scheme"``.
-        name: The bad name.
-        valid: All valid names; where they make a long line, the first of them are shown.
-        see: Where all are shown.
-        deeper: Names that may be meant, too, where this one was put in the wrong place.
-        place: What stands before the name, as ``"link.changes[0]."``.
-        within: What stands before the valid names where they are shown.
+    Of a long line of ``valid`` names the first are shown, and ``see`` says where all are.
+    ``deeper`` names may be meant, too, where this one was put in the wrong place. ``place`` stands
+    before the name, as ``"link.changes[0]."``, and ``within`` before valid ones.
     """
     name, names = str(name), list(valid)
     folded = {each.casefold(): each for each in [*names, *deeper]}
@@ -235,15 +227,9 @@ def here_for(name: str) -> str:
 
 
 def listed(text: str, what: str, kind: Callable[[str], Any] = str) -> list[Any]:
-    """Return the items of a list with commas; of an empty text none.
+    """Return the items of a list with commas, of an empty text none; ``kind`` makes an item.
 
-    Args:
-        text: The list.
-        what: What has it, such as ``"--against"``.
-        kind: Makes an item of its text.
-
-    Raises:
-        ConfigError: An item is empty, or there twice.
+    Raises ConfigError, which names ``what``, if an item is empty or there twice.
     """
     words = [word.strip() for word in text.split(",")] if text else []
     if "" in words:

@@ -14,17 +14,12 @@ from contextlib import contextmanager, suppress
 
 from distrlcc.errors import ConfigError
 
-_PACKAGES = {"mlflow": "mlflow-skinny"}
-"""Of modules that are not called as their packages."""
+_PACKAGES = {"mlflow": "mlflow-skinny"}  # of modules that are not called as their packages
 _EXTRA = re.compile(r"""extra == ['"]([\w-]+)['"]""")
 
 
 def require(*modules: str) -> None:
-    """Refuse to go on without some modules; none of them is imported.
-
-    Raises:
-        ConfigError: One is not installed.
-    """
+    """Raise a ConfigError if a module is not installed; none is imported."""
     for module in modules:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:  # or a folder that happens to be called so

@@ -25,22 +25,12 @@ def write_atomically(
     before_rename: Callable[[], None] | None = None,
     epoch: int = 0,
 ) -> None:
-    """Write a file, whole or in pieces, under a temporary name, sync it and rename it into place.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
+    """Write a file, whole or in pieces, as `write_together` writes several."""
     write_together(path.parent, {path.name: data}, before_rename=before_rename, epoch=epoch)
 
 
 def write_output(path: Path, data: bytes | Iterator[bytes]) -> None:
-    """Write a file that a user has named: a link's target, and into a device or a pipe as it is.
-
-    Folders that are missing are made.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a user's file: a link's target, into a device or a pipe; makes folders."""
     with writing(path):
         if not path.exists() or path.is_file():
             path = Path(os.path.realpath(path))
@@ -52,12 +42,9 @@ def write_output(path: Path, data: bytes | Iterator[bytes]) -> None:
 
 
 def require_output(path: Path, *inputs: str | os.PathLike[str]) -> None:
-    """See that a file that a user has named can be written, and is none of those that are read.
+    """Raise OutputError if a user's file cannot be written, or is one of those that are read.
 
     Nothing is made yet: what is refused for another reason leaves no folder behind.
-
-    Raises:
-        OutputError: It cannot, or is.
     """
     for name in inputs:
         with suppress(OSError):
@@ -79,11 +66,9 @@ def write_together(
 ) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
 
-    Each temporary name is like no other, so that two writers never share a file; it has the
-    writer's ``epoch``. Where another process has taken the folder over, ``before_rename`` raises.
-
-    Raises:
-        OutputError: A file cannot be written; a full disk leaves none of them.
+    No two writers share a temporary name, which has the writer's ``epoch``; ``before_rename``
+    raises where another process has the folder by now. Raises OutputError; a full disk leaves no
+    file.
     """
     temporary = {name: temporary_path(folder / name, epoch) for name in files}
     try:
@@ -120,11 +105,7 @@ def crc32(text: str, arrays: Iterable[NDArray[Any]]) -> int:
 
 
 def rename(temporary: Path, path: Path, check: Callable[[], None] | None = None) -> None:
-    """Rename a temporary file into place; where another process has removed it, ``check`` says so.
-
-    Raises:
-        OSError: It cannot be renamed.
-    """
+    """Rename a file into place; ``check`` says whether another process has removed it."""
     try:
         temporary.replace(path)
     except FileNotFoundError:
@@ -139,12 +120,12 @@ def temporary_path(path: Path, epoch: int = 0) -> Path:
     return path.with_name(f".{path.name}.{mark}.tmp")
 
 
-def remove_temporary(folder: Path, epoch: int = 0) -> None:
+def remove_temporary(*folders: Path, epoch: int = 0) -> None:
     """Remove what writers of earlier epochs have left here, or write now: their renames fail then.
 
     Of writers without an epoch only those of dead processes are removed.
     """
-    for path in folder.glob(".*.tmp"):
+    for path in (path for folder in folders for path in folder.glob(".*.tmp")):
         written, _, rest = path.name.split(".")[-2].partition("-")
         pid = rest.partition("-")[0]
         old = not (written.isascii() and written.isdigit()) or 0 < int(written) < epoch
@@ -167,11 +148,7 @@ def require_vacant(folder: Path, holds: Mapping[str, str], other: str) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Make a folder and see that it can be written, before work is done that would be lost.
-
-    Raises:
-        OutputError: It cannot.
-    """
+    """Make a folder, and raise OutputError if it cannot be written, before work is lost."""
     with writing(folder, "; choose a place you may write to"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable.tmp"
@@ -180,11 +157,7 @@ def require_writable(folder: Path) -> None:
 
 
 def refuse_links(*folders: Path) -> None:
-    """See that what folders hold is theirs: a link would let a stranger's folder write elsewhere.
-
-    Raises:
-        OutputError: One holds a link, or what is neither file nor folder.
-    """
+    """Raise OutputError if a folder holds a link, by which a stranger's would write elsewhere."""
     for path in (path for folder in folders if folder.is_dir() for path in folder.iterdir()):
         with suppress(FileNotFoundError):  # gone since
             mode = path.lstat().st_mode

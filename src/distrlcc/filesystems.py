@@ -19,22 +19,17 @@ from distrlcc.limits import limits
 
 T = TypeVar("T")
 
-_BYTES_PER_SECOND = 500_000
-"""An operation may take a second longer for each so many bytes."""
+_BYTES_PER_SECOND = 500_000  # an operation may take a second longer for each so many bytes
 _DENIED = "ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "INVALID_CLIENT_TOKEN", "status 40"
-_SECRETS = {"client_secret", "sig"}
-"""Keys of a URL whose values are nobody else's business."""
+_SECRETS = {"client_secret", "sig"}  # keys of a URL whose values are nobody else's business
 _PYARROW = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 
 
 def storage_filesystem(url: str, *, check: bool = True) -> tuple[Any, str]:
     """Return the ``pyarrow.fs.FileSystem`` that a URL names, and the path in it.
 
-    With ``check`` see that it answers and can be written; a folder is made where there is none.
-
-    Raises:
-        ConfigError: The URL is malformed, or of a kind that nothing installed reaches.
-        OutputError: It does not answer in time, refuses access, or cannot be written.
+    With ``check`` it must answer and be writable; a folder is made. Raises ConfigError at a URL
+    that nothing installed reaches, OutputError at a place that does not answer or refuses access.
     """
 
     def found() -> tuple[Any, str]:

@@ -22,12 +22,7 @@ from numpy.typing import NDArray
 from distrlcc.config import check_least, checked_seed, flat, override, to_toml, typed
 from distrlcc.env.config import EnvConfig
 from distrlcc.errors import ConfigError, in_python, reading, unknown_name
-from distrlcc.evaluation.contender import (
-    Contender,
-    contender_from_file,
-    contender_named,
-    distinct,
-)
+from distrlcc.evaluation.contender import Contender, contender_from_file, contender_named, distinct
 from distrlcc.evaluation.runner import evaluate as run_links
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series, shown
 from distrlcc.evaluation.summary import summarise
@@ -138,11 +133,9 @@ def load_policy(
 @in_python
 @typed
 def make_env(policy: Policy | None = None, **changes: Any) -> LinkEnv:
-    """Return a `gymnasium.Env` of one link at a time.
+    """Return a `gymnasium.Env` of one link at a time, with a policy's observations and actions.
 
-    Args:
-        policy: Whose observations and actions it has; None: those of `EnvConfig`.
-        changes: Fields of `distrlcc.env.config.EnvConfig`, such as ``suites=("dynamic",)``.
+    ``changes`` are fields of `distrlcc.env.config.EnvConfig`, such as ``suites=("dynamic",)``.
     """
     with naming_extras():
         from distrlcc.env.vector import LinkEnv  # noqa: PLC0415 - Gymnasium is an extra
@@ -374,10 +367,7 @@ class Scores:
         return f"Scores({len(self['link'])} runs on {self.links}; power: {power}{void})"
 
     def mean(self, metric: str = "power") -> dict[str, float]:
-        """Return each sender's mean of a metric over the links on which a run of each counts.
-
-        A sender of which no run counts has NaN, and leaves no link out.
-        """
+        """Return each sender's mean over the links on which all count; NaN where none of its do."""
         keys = [each.key for each in METRICS]
         if metric not in keys:
             raise unknown_name("metric", metric, keys)
@@ -455,11 +445,7 @@ def evaluate(
 @in_python
 @typed
 def report(scores: Scores, folder: str | Path) -> Path:
-    """Write the report of an evaluation into a folder, and return its page.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Write an evaluation's report into a folder, and return its page; raises OutputError."""
     with naming_extras():
         from distrlcc.evaluation.report import ReportInfo, write_report  # noqa: PLC0415 - an extra
     from distrlcc.runs.identity import package_versions  # noqa: PLC0415

@@ -51,11 +51,7 @@ class Limits:
 
 
 def limits() -> Limits:
-    """Return the limits of this process.
-
-    Raises:
-        ConfigError: ``DISTRLCC_LIMITS`` is not a list of NAME=SECONDS.
-    """
+    """Return this process's limits; raises ConfigError if ``DISTRLCC_LIMITS`` does not fit."""
     return _read(os.environ.get("DISTRLCC_LIMITS", ""))
 
 

@@ -35,8 +35,7 @@ FOLDERS = "DISTRLCC_PLUGINS"
 _OURS = f"{Path(__file__).parent}{os.sep}"
 BEFORE = list[Callable[[str], None]]()
 """What is called with each reference before its source is run."""
-_SOURCES = set[str]()
-"""Files whose code was loaded, and folders of packages."""
+_SOURCES = set[str]()  # files whose code was loaded, and folders of packages
 _REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
 _FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}["/])')
 
@@ -89,19 +88,14 @@ class Registry(dict[str, T]):
         return self.loaded[self.pinned(name)]
 
     def pin(self, config: object, field: str) -> None:
-        """Have a frozen dataclass, in its ``__post_init__``, keep a reference with its hash.
-
-        Raises:
-            ConfigError: See `pinned`.
-        """
+        """Have a frozen dataclass, in its ``__post_init__``, keep a field as `pinned` has it."""
         object.__setattr__(config, field, self.pinned(getattr(config, field)))
 
     def pinned(self, name: str, *, without: Collection[str] = ()) -> str:
         """Return a name as it is kept: ours as it is, a reference with its source's hash.
 
-        Raises:
-            ConfigError: There is no such name or it is one of ``without``; or what the reference
-                leads to is missing, cannot be imported, does not fit, or has changed.
+        Raises ConfigError if nothing is called so, it is one of ``without``, or its source is
+        missing, does not import or fit, or has changed.
         """
         if name in self.loaded or (name in self and name not in without):
             return name
@@ -153,11 +147,7 @@ def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
 
 
 def shaped(kind: str, name: str, given: Any, *shape: int) -> Any:
-    """Return what a user's code gave, an array; of another shape NumPy might broadcast it.
-
-    Raises:
-        ConfigError: It has another shape, or is no array.
-    """
+    """Return what a user's code gave, or raise ConfigError if it is no array of this shape."""
     if getattr(given, "shape", None) != shape:
         has = (
             f"an array of shape {tuple(given.shape)}"
@@ -171,12 +161,7 @@ def shaped(kind: str, name: str, given: Any, *shape: int) -> Any:
 
 
 def load(kind: str, reference: str) -> tuple[Any, str]:
-    """Return what a reference leads to, and the reference with its source's hash.
-
-    Raises:
-        ConfigError: Its source is missing or not as the hash says, cannot be imported, or does not
-            have the name.
-    """
+    """Return what a reference leads to, and it with its source's hash; raises ConfigError."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ConfigError(f"{kind} {reference!r}: expected ./file.py:name or module:name")
@@ -256,10 +241,7 @@ def theirs(filename: str) -> bool:
 
 
 def blame(error: BaseException) -> str:
-    """Return which line of a user's code failed, and how; empty: none, or what it called of ours.
-
-    The line is the last of theirs; what it called of others' may have raised.
-    """
+    """Return a user's last line that failed, and how; empty: none, or what it called of ours."""
     found = traceback.extract_tb(error.__traceback__)
     places = [p for p in found if (p.filename, p.name) != (__file__, "ended")]  # see `_guard`
     ours = [k for k, place in enumerate(places) if place.filename.startswith(_OURS)]

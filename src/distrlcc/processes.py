@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
-LAUNCHER = "DISTRLCC_LAUNCHER"
-"""Variable in which a launcher tells its fork server which process it is."""
+LAUNCHER = "DISTRLCC_LAUNCHER"  # in which a launcher tells its fork server which process it is
 RANK_ENVIRONMENT = {
     # Parallelism belongs to processes with one thread each; NumPy reads these when imported.
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -137,11 +136,7 @@ def adopt_orphans() -> None:
 
 
 def call_libc(function: str, *arguments: int | bytes) -> int:
-    """Call what Python's ``os`` lacks; return the result.
-
-    Raises:
-        OSError: The system refuses it.
-    """
+    """Call what Python's ``os`` lacks; return the result, or raise OSError."""
     result = int(getattr(_libc, function)(*arguments))
     if result < 0:
         number = ctypes.get_errno()
@@ -178,10 +173,7 @@ def _schedule(policy: str, priority: int = 0) -> bool:
 
 
 def run_soon() -> bool:
-    """Give this process a core before others, but not all of it; return whether that is allowed.
-
-    For what may be busy for seconds: under SCHED_FIFO it would let nothing else run.
-    """
+    """Give this process a core before others, but not for ever; return whether that is allowed."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, -19)
     except OSError:

@@ -112,12 +112,9 @@ class Adapter(QuicCongestionControl):
 def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "distrlcc") -> None:
     """Have aioquic know a policy or scheme under a name; each connection has a controller anew.
 
-    Args:
-        sender: A scheme's name, a policy's file, a run's folder or the name of a shipped policy; or
-            what makes a controller.
-        name: What ``congestion_control_algorithm`` says.
-
-    There must be such a sender when the first connection begins.
+    The sender is a scheme's name, a policy's file, a run's folder or the name of a shipped policy,
+    which must be there when the first connection begins; or what makes a controller.
+    ``congestion_control_algorithm`` says the name.
     """
 
     @cache  # a sender is read at the first connection

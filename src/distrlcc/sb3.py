@@ -129,9 +129,7 @@ class VecLink(VecEnv):
     def save_policy(self, model: BaseAlgorithm, path: str | os.PathLike[str]) -> None:
         """Write a model that was trained on these links as a policy file.
 
-        Raises:
-            PolicyFileError: Its network is one that a policy file cannot hold, or saw something
-                else than observations as they are.
+        Raises PolicyFileError where that cannot hold it, or what it saw was changed before.
         """
         normalised = model.get_vec_normalize_env()
         if normalised is not None and normalised.norm_obs:
@@ -153,15 +151,10 @@ class VecLink(VecEnv):
 
 
 def read_model(path: Path, config: EnvConfig, activation: str = "") -> PolicyFile:
-    """Read a model that SB3 saved; nothing that is pickled in it is run.
+    """Read a model's ``.zip`` that SB3 saved; nothing that is pickled in it is run.
 
-    Args:
-        path: The model's ``.zip``.
-        config: What it was trained on: its observations, actions, steps, pacing and guard.
-        activation: Of its dense layers; empty: as the file says, or SB3 has it where none is said.
-
-    Raises:
-        PolicyFileError: It is no model of dense layers, or of other spaces.
+    ``config`` is what it was trained on; the activation of its dense layers, if empty, is as the
+    file or SB3 has it. Raises PolicyFileError at other models, or of other spaces.
     """
     import torch  # noqa: PLC0415 - SB3 has it
 
@@ -197,11 +190,7 @@ def read_model(path: Path, config: EnvConfig, activation: str = "") -> PolicyFil
 def converted(
     arrays: Mapping[str, NDArray[Any]], config: EnvConfig, activation: str, where: str
 ) -> PolicyFile:
-    """Return the weights of an SB3 policy as a policy file: of what acts, not of its critics.
-
-    Raises:
-        PolicyFileError: They are of another kind of network, or of other spaces than ``config``'s.
-    """
+    """Return an SB3 policy as a policy file, without critics; raises PolicyFileError at others."""
     # The layers of what acts, in order; the last makes logits or means.
     prefix = next((p for p in _RELU if any(n.startswith(p) for n in arrays)), _DENSE)
     found = re.findall(rf"^{re.escape(prefix)}(\d{{1,4}})\.weight$", "\n".join(arrays), re.M)

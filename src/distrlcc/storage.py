@@ -42,11 +42,9 @@ from distrlcc.processes import find_process
 T = TypeVar("T")
 
 LATEST, MANIFEST, OWNER = "checkpoints/latest.safetensors", "manifest.json", "owner.json"
-VERSION = 1
-"""Version of the layout; another one is refused."""
+VERSION = 1  # version of the layout; another one is refused
 _MOST_BYTES = 1 << 48
-_MOST_STALLS = 20
-"""An owner that wants to be watched for more of this process's `Limits.stall` is damaged."""
+_MOST_STALLS = 20  # an owner to be watched for more of this process's `Limits.stall` is damaged
 _ORIGIN = ".storage"
 _GENERATION = re.compile(r"(\d{6,})-[0-9a-f]{8}/")
 
@@ -73,20 +71,15 @@ class StoredFile:
 class Manifest:
     """A generation: all files of a run as of one checkpoint."""
 
-    generation: int
-    """From 1; the greatest is the newest."""
-    place: str
-    """Folder of its files within the run's."""
-    folder: str
-    """Id of the run directory that it was stored from."""
+    generation: int  # from 1; the greatest is the newest
+    place: str  # folder of its files within the run's
+    folder: str  # id of the run directory that it was stored from
     files: tuple[StoredFile, ...]
     host: str = ""
-    stored: str = ""
-    """Wall-clock date, for people."""
+    stored: str = ""  # wall-clock date, for people
     version: int = VERSION
     run: str = ""
-    epoch: int = 0
-    """Which start of the run stored it, and the epoch of its leader then."""
+    epoch: int = 0  # which start of the run stored it, and the epoch of its leader then
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -109,16 +102,12 @@ class Manifest:
 class Owner:
     """The process that stores a run."""
 
-    run: str
-    """Id of the run's processes, the same for all of them; ``ID#1`` is a later attempt's."""
+    run: str  # id of the run's processes, the same for all of them; ``ID#1`` is a later attempt's
     host: str = ""
     pid: int = 0
-    process: str = ""
-    """Boot, namespace and start, which tell the process from others of its number."""
-    beat: int = 0
-    """Counts renewals."""
-    watch: float = 0.0
-    """How long the owner wants to be watched before it is taken for gone, s."""
+    process: str = ""  # boot, namespace and start, which tell the process from others of its number
+    beat: int = 0  # counts renewals
+    watch: float = 0.0  # how long the owner wants to be watched before it is taken for gone, s
 
     def yields_to(self, other: Owner) -> bool:
         """Say whether another may take the name at once: it is of this run, or this one died."""
@@ -134,10 +123,8 @@ class Owner:
 class _Origin:
     """A run directory's note on what of the storage it holds, so that no later work is lost."""
 
-    folder: str
-    """Id of the run directory, wherever it lies."""
-    seen: int = 0
-    """Newest generation when it was fetched; damaged ones count."""
+    folder: str  # id of the run directory, wherever it lies
+    seen: int = 0  # newest generation when it was fetched; damaged ones count
 
     @classmethod
     def of(cls, run: Path) -> _Origin:
@@ -163,13 +150,7 @@ class Storage:
     """The place of one run at a storage URL; it opens at first use and can be pickled."""
 
     def __init__(self, url: str, name: str, run: str = "") -> None:
-        """Name a place.
-
-        Args:
-            url: A folder or a URL; see the module.
-            name: The run's name, one folder; empty is the URL itself.
-            run: Id of the run's processes, the same for all that store in turn.
-        """
+        """Name a run's folder at a URL, empty: the URL; ``run`` is the same for all that store."""
         self.url, self.name, self.run = url, name, run
         self._opened: tuple[Any, str] | None = None
         self._lock = threading.Lock()
@@ -352,10 +333,7 @@ class Storage:
         return found
 
     def push_if_new(self, folder: Path) -> bool:
-        """Store a run directory if it has a checkpoint and is not stored as it is; say whether.
-
-        Raises StorageLostError if the run has gone on in another run directory.
-        """
+        """Store a directory if it has a newer checkpoint; say so, or raise StorageLostError."""
         if not (folder / LATEST).exists():
             return False
         newest = next(self._manifests([]), None)
@@ -398,12 +376,8 @@ class Storage:
     def pull(self, folder: Path) -> tuple[Manifest, list[str]]:
         """Fetch the newest whole generation into a folder that is empty or does not exist.
 
-        Returns:
-            What was fetched, and a line for each newer generation that is not whole.
-
-        Raises:
-            CheckpointError: None is whole.
-            OutputError: There is no such run, or the folder cannot be written.
+        Returns what was fetched, and a line for each newer one that is not whole. Raises
+        CheckpointError if none is, and OutputError.
         """
         damage: list[str] = []
         part = folder.with_name(f".{folder.name}.part")
@@ -526,10 +500,7 @@ def _process(pid: int) -> str:
 
 
 def _run_files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and bytes of a run directory's files, the checkpoint first.
-
-    So the metrics, which are only added to, reach at least as far; a resume drops the rest.
-    """
+    """Yield a run directory's files, the checkpoint first: so the metrics reach at least as far."""
     # The generation before has the checkpoint before; a generation copied by hand has a manifest.
     skipped = (LATEST, "checkpoints/previous.safetensors", MANIFEST)
     found = sorted(folder.rglob("*"))

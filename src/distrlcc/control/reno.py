@@ -25,10 +25,7 @@ def initialise(s: FloatArray) -> None:
 
 @njit_inner
 def is_congested(s: FloatArray, seq: int, lost: int, marked: int) -> bool:
-    """Tell whether a packet was lost (below ``seq``) or marked since the last reduction.
-
-    Those that had been sent before it, within one window, say nothing new.
-    """
+    """Tell whether one sent since the last reduction was lost (below ``seq``) or marked."""
     return bool((lost > 0 and seq > s[RECOVER]) or (marked > 0 and seq >= s[RECOVER]))
 
 

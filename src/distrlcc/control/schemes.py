@@ -126,17 +126,10 @@ def on_timeout(scheme: int, s: FloatArray, sent: int) -> None:
 class SchemeController:
     """One flow of a scheme, such as ``SchemeController("fixed", parameter=20)``.
 
-    ``agent`` and ``oracle`` have no compiled functions, so they are no valid names here.
-
-    Args:
-        scheme_name: A name of `distrlcc.control.state.SCHEMES` with compiled functions, or a
-            reference to a `distrlcc.control.state.Scheme`.
-        now: When the flow starts, ns.
-        seed: Chooses what the scheme draws at random (BBR's first phase of PROBE_BW).
-        parameter: The window of ``fixed``, packets.
-
-    Raises:
-        ConfigError: No compiled scheme has the name.
+    A scheme is a name of `distrlcc.control.state.SCHEMES`, but for ``agent`` and ``oracle``, which
+    have no compiled functions, or a reference to a `distrlcc.control.state.Scheme`; raises
+    ConfigError at others. The flow starts at ``now``, ns; ``seed`` chooses what the scheme draws
+    (BBR's first phase of PROBE_BW), and ``parameter`` is the window of ``fixed``, packets.
     """
 
     def __init__(
@@ -144,8 +137,7 @@ class SchemeController:
     ) -> None:
         self._scheme = SCHEMES[SCHEMES.pinned(scheme_name, without=("agent", "oracle"))]
         self._seed, self._parameter = seed, float(parameter)
-        self.state = np.zeros(STATE_SIZE)
-        """The scheme's row; see `distrlcc.control.state`."""
+        self.state = np.zeros(STATE_SIZE)  # the scheme's row; see `distrlcc.control.state`
         self._before = np.zeros(STATE_SIZE)
         self.begin(now=now)
 

@@ -19,15 +19,11 @@ from distrlcc.control.compiled import njit_inner
 
 INITIALISE, ON_ACK, ON_TIMEOUT = 0, 1, 2
 _COUNTS = 9  # now, rtt, seq, sent, lost, inflight, delivered, prior_delivered, marked
-_KEPT: list[Any] = []
-"""Compiled functions: their code must stay where it is."""
+_KEPT: list[Any] = []  # compiled functions: their code must stay where it is
 
 
 def compiled(scheme: Any, size: int, window: int) -> int:
-    """Compile a `distrlcc.control.state.Scheme`; return its address.
-
-    Its rows have a size, and the place ``window`` of the window, which is NaN once it has raised.
-    """
+    """Compile a `Scheme` over rows of a size; return where. ``window`` is NaN once it raised."""
     initialise, on_ack, on_timeout = (
         each if hasattr(each, "py_func") else njit_inner(each) for each in scheme
     )

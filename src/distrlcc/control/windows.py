@@ -48,8 +48,7 @@ NOISE, NOISE_OF_PATH, SPREAD, UNEVEN = 0.004, 1 / 32, 0.00175, 1.5
 QUIET_S, MOST_CWND = 10.0, 32768.0
 LEAST_S, MOST_LONGER = 10.0, 4.0
 """The least RTT follows a longer path in this time, s, to so many times the least ever."""
-_FADE = 1 / 16
-"""Part of the greatest delivery rate that is forgotten in each round trip."""
+_FADE = 1 / 16  # part of the greatest delivery rate that is forgotten in each round trip
 
 ACKED = 0  # packets that the newest step acknowledged
 SRTT = 1  # smoothed RTT (RFC 6298); 0 before the first sample

@@ -94,11 +94,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a data set.
-
-    Raises:
-        DatasetError: There is none, or it is damaged, foreign or of another version.
-    """
+    """Read a data set's manifest; raises DatasetError where it is missing, damaged or foreign."""
     path = folder / NAME
     if not path.is_file():
         if not folder.is_dir():

@@ -18,23 +18,16 @@ from distrlcc.errors import DatasetError, reading
 class Steps(NamedTuple):
     """Steps as views of a shard's file: what learning needs of them."""
 
-    observations: NDArray[np.float32]
-    """``[R, D]``."""
-    expert_actions: NDArray[Any]
-    """int32 ``[R]`` or float32 ``[R, A]``."""
-    outcomes: NDArray[np.float32]
-    """``[R, 3]``."""
+    observations: NDArray[np.float32]  # ``[R, D]``
+    expert_actions: NDArray[Any]  # int32 ``[R]`` or float32 ``[R, A]``
+    outcomes: NDArray[np.float32]  # ``[R, 3]``
 
 
 class StoredData:
     """A data set on disk. Opening it reads the manifest and one row per episode, no steps."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Open a data set and check that its files are there and of their size.
-
-        Raises:
-            DatasetError: It is missing, unfinished, damaged or of another version.
-        """
+        """Open a data set; raises DatasetError where it is missing, unfinished or damaged."""
         self.folder = folder = Path(folder)
         self.manifest = read_manifest(folder)
         self.digest = hashlib.sha256((folder / NAME).read_bytes()).hexdigest()
@@ -64,20 +57,12 @@ class StoredData:
         return self._map(entry.episodes_file, entry.episodes, schema, entry.episodes_crc)
 
     def mapped(self, shard: int) -> Steps:
-        """Return views of a shard's steps, mapped once.
-
-        Raises:
-            DatasetError: The file is damaged, or has been cut since.
-        """
+        """Return views of a shard's steps, mapped once; raises DatasetError where it is damaged."""
         entry = self.manifest.shards[shard]
         self._check_size(entry.steps_file, entry.steps_bytes)  # what is cut would be SIGBUS
         if shard not in self._steps:
-            batch = self.read_steps(shard)
-            self._steps[shard] = Steps(
-                to_numpy(batch["observation"]),
-                to_numpy(batch["expert_action"]),
-                to_numpy(batch["outcome"]),
-            )
+            batch, names = self.read_steps(shard), ("observation", "expert_action", "outcome")
+            self._steps[shard] = Steps(*(to_numpy(batch[name]) for name in names))
         return self._steps[shard]
 
     def episode(self, index: int) -> Steps:
@@ -122,12 +107,8 @@ class StoredData:
             own = self.shard == number
             first, steps = self.first_row[own], self.steps[own]
             ends = np.cumsum(steps)
-            if (
-                not len(steps)
-                or steps.min() < 1
-                or (first != ends - steps).any()
-                or ends[-1] != entry.steps
-            ):
+            whole = len(steps) and steps.min() > 0 and ends[-1] == entry.steps
+            if not whole or (first != ends - steps).any():
                 raise DatasetError(
                     f"{self.folder / entry.episodes_file}: its episodes do not fill the shard's "
                     f"{entry.steps} steps; copy the data set again"

@@ -13,17 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from distrlcc.data.manifest import (
-    NAME,
-    Manifest,
-    Origin,
-    Shard,
-    Spaces,
-    checksum,
-    episode_schema,
-    step_schema,
-    to_arrow,
-)
+from distrlcc.data import manifest as kept
+from distrlcc.data.manifest import NAME, Manifest, Origin, Shard, Spaces
 from distrlcc.files import require_vacant, require_writable, write_atomically, write_together
 
 
@@ -38,8 +29,7 @@ class Episode:
     rewards: NDArray[np.float32]  # [T]
     outcomes: NDArray[np.float32]  # [T, 3], see `distrlcc.data.manifest`
     final_observation: NDArray[np.float32]  # [D]
-    scores: dict[str, float]
-    """``return``, ``utilisation``, ``queueing_delay``, ``loss``."""
+    scores: dict[str, float]  # ``return``, ``utilisation``, ``queueing_delay``, ``loss``
 
 
 class DatasetWriter:
@@ -50,16 +40,9 @@ class DatasetWriter:
     """
 
     def __init__(self, folder: Path, spaces: Spaces, origin: Origin, shard_steps: int) -> None:
-        """Make the folder.
+        """Make the folder, new or empty; raises OutputError.
 
-        Args:
-            folder: New or empty.
-            spaces: What the agent sees and does.
-            origin: Where the trajectories come from.
-            shard_steps: Steps of a shard at most, unless one episode alone has more.
-
-        Raises:
-            OutputError: The folder is not empty, or cannot be written.
+        A shard has ``shard_steps`` steps at most, unless one episode alone has more.
         """
         self.folder, self._spaces, self._origin = folder, spaces, origin
         self._shard_steps = shard_steps
@@ -84,10 +67,9 @@ class DatasetWriter:
     def finish(self) -> Manifest:
         """Write the rest and the manifest, and return it; see :meth:`add`."""
         self._flush()
-        manifest = Manifest(
-            self._spaces, self._origin, self.steps, self.episodes, tuple(self._shards)
-        )
-        manifest = replace(manifest, crc=checksum(manifest))
+        counts = self.steps, self.episodes
+        manifest = Manifest(self._spaces, self._origin, *counts, tuple(self._shards))
+        manifest = replace(manifest, crc=kept.checksum(manifest))
         text = json.dumps(msgspec.to_builtins(manifest), indent=2) + "\n"
         write_atomically(self.folder / NAME, text.encode())
         return manifest
@@ -146,7 +128,7 @@ def _steps(episodes: list[Episode], first: int, spaces: Spaces) -> pa.RecordBatc
         "terminated": np.zeros(len(last), np.bool_),
         "truncated": last,
     }
-    return _batch(values, step_schema(spaces))
+    return _batch(values, kept.step_schema(spaces))
 
 
 def _episodes(episodes: list[Episode], first: int, spaces: Spaces) -> pa.RecordBatch:
@@ -159,11 +141,11 @@ def _episodes(episodes: list[Episode], first: int, spaces: Spaces) -> pa.RecordB
         **{key: np.array([e.scores[key] for e in episodes]) for key in episodes[0].scores},
         "final_observation": np.stack([e.final_observation for e in episodes]),
     }
-    return _batch(values, episode_schema(spaces))
+    return _batch(values, kept.episode_schema(spaces))
 
 
 def _batch(values: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [to_arrow(values[field.name], field.type) for field in schema]
+    columns = [kept.to_arrow(values[field.name], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -35,16 +35,14 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state,
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-_HELD = slice(CWND, PACING + 1)
-"""A flow's window and pacing rate, which lie side by side."""
+_HELD = slice(CWND, PACING + 1)  # a flow's window and pacing rate, which lie side by side
 _PACKETS_PER_MBIT = 1e6 / (8 * PACKET_BYTES)
 
 
 class AgentBatch(ABC):
     """N agents, K on each link, which are the first of its flows; mostly K is 1."""
 
-    resumable = True
-    """Whether `load_state_dict` goes on where `state_dict` was taken."""
+    resumable = True  # whether `load_state_dict` goes on where `state_dict` was taken
 
     def __init__(self, n: int, config: EnvConfig) -> None:
         """Take how many agents there are, and what they see, do and are paid for."""
@@ -55,13 +53,11 @@ class AgentBatch(ABC):
             raise ConfigError(f"env.action {config.action}: expected a size of 1 where continuous")
         self._reward = REWARDS[config.reward.name]
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
-        """Statistics of the newest `step`, ``[N]``."""
-        self.newest_view: LinkView
-        """The links' side of it."""
+        """What the agents saw in the newest `step`, ``[N]``."""
+        self.newest_view: LinkView  # the links' side of it
         self.active = np.ones(n, bool)
         """Which agents run, ``[N]``, so that their next action counts; of one a link, all."""
-        self.acted = self.active
-        """Which agents' actions counted in the newest step, ``[N]``."""
+        self.acted = self.active  # which agents' actions counted in the newest step, ``[N]``
         self._previous = np.zeros((n, self.actions.size))
         self._held = np.zeros((2, n))
         self.preference = np.zeros((n, 1 if config.reward.delay_weights else 0))
@@ -150,10 +146,7 @@ class AgentBatch(ABC):
         self._previous[n] = 0.0
 
     def best_cwnd(self, carried: Floats) -> Floats:
-        """Return what the expert's windows are, packets ``[N]``.
-
-        They were searched for, or are what the links carry in a round trip.
-        """
+        """Return the expert's windows, packets ``[N]``: searched for, or ``carried``."""
         return np.where(self._searched > 0, self._searched, carried)
 
     def first_observation(self, which: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -307,19 +300,13 @@ class LinkBatch(AgentBatch):
         """
         self.agents = agents = config.agents
         self.rooms = np.full(n, agents) if rooms is None else rooms
-        self.first = np.cumsum(self.rooms) - self.rooms
-        """Each link's first row, ``[N]``."""
+        self.first = np.cumsum(self.rooms) - self.rooms  # each link's first row, ``[N]``
         super().__init__(int(self.rooms.sum()), config)
         self.n_flows = max(n_flows, agents)
-        self.simulator = Simulator(
-            n,
-            self.n_flows,
-            with_ewmas=self.observations.with_ewmas,
-            with_best=with_labels,
-            with_histograms=with_histograms,
-        )
-        self.link = np.repeat(np.arange(n), self.rooms)
-        """Each row's link."""
+        kept = {"with_best": with_labels, "with_histograms": with_histograms}
+        kept["with_ewmas"] = self.observations.with_ewmas
+        self.simulator = Simulator(n, self.n_flows, **kept)
+        self.link = np.repeat(np.arange(n), self.rooms)  # each row's link
         rows = np.arange(len(self.link))
         self._flow = self.link * self.n_flows + rows - self.first[self.link]
         self._is_agent = np.ones(len(rows), bool)
@@ -493,11 +480,7 @@ class DemonstrationBatch(LinkBatch):
     """
 
     def __init__(self, n: int, config: EnvConfig, *, scheme: str, n_flows: int = 1) -> None:
-        """Allocate N links of ``n_flows`` flows, the first of which runs the scheme.
-
-        Raises:
-            ConfigError: There is no such scheme.
-        """
+        """Allocate N links, whose first flow runs a scheme; raises ConfigError if unknown."""
         scheme = SCHEMES.pinned(scheme, without=("agent",))
         super().__init__(n, config, n_flows=n_flows, with_labels=False)
         self.windows = WindowControl(n, 0.0, 0.0)  # the scheme sends, at its own risk

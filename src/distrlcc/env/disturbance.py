@@ -44,29 +44,22 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_SPREAD = 1.0
-"""Standard deviation of the log of a step's mean wait: hosts stand still now and then."""
+_SPREAD = 1.0  # standard deviation of the log of a step's mean wait: hosts stand still now and then
 _DELAY, _STRENGTH, _STEP, _KERNEL, _WHEN, _PART = 3, 4, 5, 6, 7, 8
 """Names of draws, beside the environment's own."""
 FLOOR, PACING, CATCH_UP = 4.0, 1.25, 8
 """The kernel's program: least window, windows per round trip, actions that it makes up for."""
-MOST_CUT = 8.0
-"""A window that is cut is divided by this at most."""
+MOST_CUT = 8.0  # a window that is cut is divided by this at most
 _STATE = "waiting delay age episode strength least last late late_rtt"
 _CUT_STATE, _KERNEL_STATE = " left", " in_kernel chosen silent srtt"
-PLACE = 1 << 40
-"""The distance between the numbers of a link's agents."""
+PLACE = 1 << 40  # what lies between the numbers of a link's agents
 
 
 class Disturbance:
     """Delays N agents' actions, cuts their windows, and disturbs what they measure."""
 
     def __init__(self, indices: Indices, config: EnvConfig) -> None:
-        """Take the agents' numbers ``[N]``, the same in one process or many, and what there is.
-
-        An agent's is its link's and `PLACE` times its place there: all of a link are in the kernel,
-        or none.
-        """
+        """Take the agents' numbers ``[N]``: a link's, and `PLACE` times the place there."""
         n = len(indices)
         self._indices, self._jitter, self._kernel = indices, config.jitter_ms * 1e-3, config.kernel
         self._cuts = config.cuts_per_s
@@ -123,10 +116,7 @@ class Disturbance:
         return np.maximum(self._left * cwnd, np.minimum(cwnd, MIN_CWND)), pacing
 
     def in_force(self, chosen: Floats, held: Floats, active: Bools | bool = True) -> Floats:
-        """Take chosen windows and rates ``[2, N]``; return those that links get.
-
-        Agents that are not ``active`` ``[N]`` have chosen nothing.
-        """
+        """Take what the active chose, ``[2, N]``; return the windows and rates that links get."""
         if not self._kernel:
             return chosen
         self._chosen = np.where(self.in_kernel & active, chosen, 0.0)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-MODES = ("ansi", "rgb_array")
-"""`text` and `picture`, as Gymnasium calls them."""
+MODES = ("ansi", "rgb_array")  # `text` and `picture`, as Gymnasium calls them
 _WIDTH, _HEIGHT, _BAR = 360, 80, 20
 _GREY, _BLUE, _RED, _GREEN = (205, 205, 205), (40, 90, 200), (200, 50, 50), (40, 150, 80)
 
@@ -33,11 +32,8 @@ def picture(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.uint8]:
     """Draw an episode's steps over time as RGB, uint8 ``[240, 360, 3]``.
 
     From above: the rate (blue) over the capacity (grey), the queueing delay (red), the window
-    (green); each panel is as high as its greatest value so far.
-
-    Args:
-        rows: For each step its time, s, capacity and rate, Mbit/s, queueing delay, ms, and window,
-            packets.
+    (green); each panel is as high as its greatest value so far. A row is a step's time, s, capacity
+    and rate, Mbit/s, queueing delay, ms, and window, packets.
     """
     drawn = np.full((3, _HEIGHT, _WIDTH, 3), 255, np.uint8)
     if rows:

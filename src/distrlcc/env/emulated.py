@@ -24,8 +24,7 @@ from distrlcc.net.emulated_world import StepResult, WorldProcess
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import IntervalStats
 
-LATE_SHARE = 0.25
-"""A step whose action came when more than this share of it was over is late."""
+LATE_SHARE = 0.25  # a step whose action came when more than this share of it was over is late
 
 
 class EmulatedBatch(AgentBatch):
@@ -34,28 +33,18 @@ class EmulatedBatch(AgentBatch):
     resumable = False
 
     def __init__(self, n: int, config: EnvConfig) -> None:
-        """Set up N links; see `AgentBatch`.
-
-        Raises:
-            KernelError: They are to be the kernel's TCP, which this machine does not allow.
-        """
+        """Set up N links; raises KernelError where the kernel's TCP cannot be had."""
         super().__init__(n, config)
         self._module = emulated_world if config.world == "emulated" else kernel_world
         if self._module is kernel_world:
             kernel_world.require_world(n)
         self._best, self._wait = np.ones(n), np.zeros(n)
         self._step_ns = round(config.step_ms * 1e6)
-        self.world: WorldProcess | None = None
-        """The links' process; None before the first `load`."""
-        self.result: StepResult | None = None
-        """The newest step, its lateness included."""
+        self.world: WorldProcess | None = None  # the links' process; None before the first `load`
+        self.result: StepResult | None = None  # the newest step, its lateness included
 
     def load(self, n: int, scenario: Scenario) -> None:
-        """Put a scenario at link n, with fresh flows and sockets, from the next step on.
-
-        Raises:
-            ConfigError: One of its flows is the oracle, which only the simulator has.
-        """
+        """Put a scenario at link n, from the next step on; raises ConfigError of an oracle."""
         if any(flow.scheme == "oracle" for flow in scenario.flows):
             raise ConfigError(
                 f"{scenario.name} has an oracle's flow, which emulated links cannot have; take "
@@ -73,11 +62,7 @@ class EmulatedBatch(AgentBatch):
         self._best[n] = self.mean_rate[n] * self.base_rtt[n] + 1.0
 
     def advance(self) -> None:
-        """Send the windows and rates to the links, and wait until the step is over.
-
-        Raises:
-            LinkError: The links' process has ended.
-        """
+        """Send windows and rates, and wait for the step's end; raises LinkError."""
         assert self.world is not None, "load the links first"
         self.result = self.world.step(*self._held, step=self._step_ns)
         self.base_rtt = np.maximum(self.result.truth.base_rtt + self._wait, 1e-4)

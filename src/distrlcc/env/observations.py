@@ -181,10 +181,7 @@ def _smoothed(old: float, new: float, share: float) -> Any:
 
 @njit_inner
 def _recent(s: Any, seen: Any, path: float, elements: Any) -> Any:
-    """Fill what `ScaleFreeRecent` adds for a sender whose minimum RTT is ``path``, s.
-
-    Returns the minimum RTT of the last round trips, s.
-    """
+    """Fill what `ScaleFreeRecent` adds beside the minimum RTT ``path``; return the recent one."""
     duration, acked, _, rtt_sum, _, _, rtt_last, min_rtt, cwnd, _ = seen
     # The minimum RTT of the last round trips.
     unseen = max(rtt_last, path)

@@ -49,10 +49,7 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
     ) -> None:
-        """Set up a link; ``changes`` are fields of `EnvConfig` to change.
-
-        Without a configuration it has 4 agents, on links of the suite ``shared``.
-        """
+        """Set up a link with 4 agents of the suite ``shared``, or as ``changes`` say."""
         config = config or EnvConfig(suites=("shared",), agents=4, episode_s=12.0)
         agents = changes.get("agents", config.agents)
         own = {"split": split, "autoreset": False, "with_labels": True, "with_parts": False}
@@ -92,12 +89,7 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     ) -> tuple[
         dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]
     ]:
-        """Advance by one step; actions are of all ``agents``.
-
-        Raises:
-            ConfigError: There is no such agent.
-            ValueError: An agent has no action, or one that is not in its space.
-        """
+        """Step with the actions of all ``agents``; raises ConfigError or ValueError at others."""
         missing = [agent for agent in self.agents if agent not in actions]
         if missing:
             raise ValueError(f"no action for {', '.join(missing)}; expected one for each of agents")

@@ -103,10 +103,7 @@ def _measure(acked: Any, lost: Any, rtt_sum: Any, rtt_last: Any, base_rtt: Any, 
 
 
 def _measured(stats: IntervalStats, link: LinkView) -> Floats:
-    """Return a step's mean RTT, s, its queueing delay, the same as `outcome` has it, and its loss.
-
-    ``[4, N]``; delays are in base RTTs, loss is a share of packets.
-    """
+    """Return mean RTT, s, queueing delay, that as `outcome` has it, and loss, ``[4, N]``."""
     out = np.empty((4, len(stats.acked)))
     _measure(stats.acked, stats.net_lost, stats.rtt_sum, stats.rtt_last, link.base_rtt, out)
     return out
@@ -149,13 +146,8 @@ def parts(stats: IntervalStats, link: LinkView) -> dict[str, Floats]:
     """
     mbit = 8e-6 * PACKET_BYTES / stats.duration
     _, delay, _, loss = _measured(stats, link)
-    values = (
-        stats.acked * mbit,
-        link.capacity * mbit,
-        link.used / np.maximum(link.capacity, 1e-9),
-        delay,
-        loss,
-    )
+    rates = stats.acked * mbit, link.capacity * mbit
+    values = (*rates, link.used / np.maximum(link.capacity, 1e-9), delay, loss)
     return dict(zip(PARTS, values, strict=True))
 
 

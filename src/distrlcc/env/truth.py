@@ -17,8 +17,7 @@ from distrlcc.types import PACKET_BYTES
 
 Float32 = NDArray[np.float32]
 
-_ENDLESS = 1e5
-"""Packets that a queue without a limit is taken to hold."""
+_ENDLESS = 1e5  # packets that a queue without a limit is taken to hold
 _STATIC = 6
 
 

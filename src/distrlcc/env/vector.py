@@ -52,8 +52,7 @@ from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import check_agents, load_suite
 from distrlcc.types import copy_state, restore_state
 
-BOUND = 1000.0
-"""Observations lie within plus and minus this."""
+BOUND = 1000.0  # observations lie within plus and minus this
 
 
 Array = NDArray[Any]
@@ -201,8 +200,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.render_mode = render_mode
         self._shown: list[list[Array]] = [[] for _ in range(num_envs)]
         """Each environment's arguments of `picture`, if there is a render mode."""
-        self._seen: Array | None = None
-        """The newest observation, where some links may be reset and others not."""
+        self._seen: Array | None = None  # the newest observation, where links are reset alone
         # Links of seeds of their own are each the first of theirs.
         key = stream_key(secrets.randbits(63) if seed is None else checked_seed(seed), "env")
         self._keys, self._numbers = np.full(links, key), self._indices.copy()
@@ -211,8 +209,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._ends = np.zeros(links)
         self._time = np.zeros(links)
         self._sums = np.zeros((num_envs, 6))
-        self._waits = True
-        """Whether only `reset` goes on."""
+        self._waits = True  # whether only `reset` goes on
 
     def _build_batch(self, expert: str) -> AgentBatch:
         emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels
@@ -418,10 +415,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         return observation, reward, np.zeros(self.num_envs, bool), truncated, info
 
     def _checked(self, actions: Array) -> Array:
-        """Return the actions, one per environment, if they lie in the space.
-
-        Continuous ones may lack their last axis, which is 1; what lies outside is clipped.
-        """
+        """Return the actions if they lie in the space; continuous ones may lack their last axis."""
         space, shape = self.single_action_space, (self.num_envs,)
         if isinstance(space, Discrete):
             fits = actions.shape == shape and actions.dtype.kind in "iu"

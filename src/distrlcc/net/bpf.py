@@ -24,16 +24,14 @@ from distrlcc.errors import KernelError
 Bytes = NDArray[np.uint8]
 
 _SYSTEM, _BUNDLE = "libbpf.so.1", "pylibbpf"
-_OLDEST = 1
-"""Major version of the oldest libbpf whose names and error codes are these."""
+_OLDEST = 1  # major version of the oldest libbpf whose names and error codes are these
 _REMEDY = "install it: apt-get install libbpf1 (dnf install libbpf), or pip install pylibbpf"
 _STRUCT_OPS, _STRUCT_OPS_LINK = 44, 9
 """BPF_STRUCT_OPS of enum bpf_attach_type, BPF_LINK_TYPE_STRUCT_OPS (include/uapi/linux/bpf.h)."""
 _F_LINK, _BTF_STRUCT = 1 << 13, 4
 _INFO_BYTES, _NAME, _NAME_BYTES = 256, 24, 16
 """struct bpf_map_info and bpf_link_info: room for either, and where a map's name stands."""
-_LINK_MAP = 16
-"""Where struct bpf_link_info has the map of a struct_ops link."""
+_LINK_MAP = 16  # where struct bpf_link_info has the map of a struct_ops link
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -53,26 +51,17 @@ class Libbpf:
     """A libbpf: its functions, whose failures are raised as `OSError`."""
 
     def __init__(self, path: str) -> None:
-        """Load a shared library.
-
-        Raises:
-            OSError: It cannot be loaded.
-            KernelError: It is older than 1.0.
-        """
+        """Load a library; raises OSError, or KernelError if it is older than 1.0."""
         self.path = path
         self.library = ctypes.CDLL(path, use_errno=True)
         try:
-            numbers = (
-                self.library.libbpf_major_version(),
-                self.library.libbpf_minor_version(),
-            )
+            numbers = (self.library.libbpf_major_version(), self.library.libbpf_minor_version())
         except AttributeError:  # older than 0.6
             numbers = (0, 0)
         self.version = "{}.{}".format(*numbers)
         if numbers[0] < _OLDEST:
             raise KernelError(f"{path} is libbpf {self.version}, expected 1.0 or later; {_REMEDY}")
-        self.messages: list[str] = []
-        """Messages of libbpf and of the kernel's verifier, which libbpf would print."""
+        self.messages: list[str] = []  # what libbpf and the kernel's verifier said, and would print
         self._print = _PRINT(self._keep)
         self.library.libbpf_set_print(self._print)
 
@@ -105,11 +94,7 @@ class Libbpf:
 
 @cache
 def libbpf() -> Libbpf:
-    """Return this machine's libbpf: the system's, else pylibbpf's.
-
-    Raises:
-        KernelError: There is none.
-    """
+    """Return this machine's libbpf, the system's or else pylibbpf's; raises KernelError."""
     refused = None
     for path in (_SYSTEM, *bundled()):
         try:
@@ -164,12 +149,9 @@ class BpfObject:
         self._libbpf.call("bpf_map__set_initial_value", self._find("map", name), data, size)
 
     def load(self, linked: str = "") -> None:
-        """Make the maps, and have the kernel verify and compile the programs.
+        """Make the maps, of which `link` will register ``linked``, and load the programs.
 
-        ``linked`` is a map of struct_ops that `link` will register.
-
-        Raises:
-            OSError: The kernel refuses; `Libbpf.messages` has the verifier's words.
+        Raises OSError where the kernel refuses; `Libbpf.messages` has the verifier's words.
         """
         if linked:
             ops = self._find("map", linked)
@@ -183,11 +165,7 @@ class BpfObject:
         return self._libbpf.call("bpf_map__fd", self._find("map", name))
 
     def link(self, ops: str) -> int:
-        """Register a map of struct_ops; return a descriptor with which the registration ends.
-
-        Raises:
-            OSError: The kernel refuses: `FileExistsError` where the name is taken.
-        """
+        """Register a map of struct_ops; return the descriptor that ends it; raises OSError."""
         found, own = self._find("map", ops), self.map_fd(ops)
         made = self._libbpf.pointer("bpf_map__attach_struct_ops", found)
         link = self._libbpf.call("bpf_link__fd", made)
@@ -201,8 +179,8 @@ class BpfObject:
     def test_run(self, program: str, *, repeat: int) -> float:
         """Run a program on an empty packet; return the mean time of a run, ns."""
         packet = ctypes.create_string_buffer(64)
-        run = _TestRun(size=ctypes.sizeof(_TestRun), repeat=repeat, data_size_in=len(packet))
-        run.data_in = ctypes.addressof(packet)
+        data = {"data_size_in": len(packet), "data_in": ctypes.addressof(packet)}
+        run = _TestRun(size=ctypes.sizeof(_TestRun), repeat=repeat, **data)
         found = self._libbpf.call("bpf_program__fd", self._find("program", program))
         self._libbpf.call("bpf_prog_test_run_opts", found, ctypes.byref(run))
         return float(run.duration)
@@ -215,11 +193,7 @@ class BpfObject:
 
 
 def count_arguments(table: str, member: str) -> int:
-    """Return how many arguments this kernel gives to an operation, as its BTF says.
-
-    Raises:
-        OSError: There is no BTF, no such struct or no such member.
-    """
+    """Return how many arguments this kernel gives to an operation, by its BTF; raises OSError."""
     library = libbpf()
     types = library.pointer("btf__load_vmlinux_btf")
     try:

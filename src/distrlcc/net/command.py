@@ -20,16 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+from distrlcc import processes
 from distrlcc.errors import LinkError
 from distrlcc.limits import limits
-from distrlcc.processes import (
-    adopt_orphans,
-    call_libc,
-    descendants,
-    die_with_parent,
-    keeper,
-    marked,
-)
 
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
@@ -46,7 +39,7 @@ class SignalDescriptor:
         self._numbers = frozenset(numbers)
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         mask = struct.pack("=QQ", sum(1 << (number - 1) for number in self._numbers), 0)
-        self._descriptor = call_libc("signalfd", -1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
+        self._descriptor = processes.call_libc("signalfd", -1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
 
     def fileno(self) -> int:
         """Return the descriptor, for select."""
@@ -69,11 +62,7 @@ class SignalDescriptor:
 
 
 class Guard:
-    """A command and all that it starts; use from one thread.
-
-    It runs in this process's namespaces, on its terminal, and does not inherit ``signals`` as
-    blocked.
-    """
+    """A command and all that it starts, in our namespaces, on our terminal; use from one thread."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], signals: SignalDescriptor
@@ -82,8 +71,7 @@ class Guard:
         control, self._control = os.pipe()
         self.exit_code: int | None = None
         """As a shell gives it; 128 + number where a signal ended it; None while it runs."""
-        self.start_error: OSError | None = None
-        """Why it could not be started."""
+        self.start_error: OSError | None = None  # why it could not be started
         self._pid = os.fork()
         if self._pid == 0:
             _run_guard(command, environment, signals, status, control)
@@ -125,7 +113,7 @@ def _run_guard(
 ) -> NoReturn:
     try:
         _close_private({status, control})
-        adopt_orphans()
+        processes.adopt_orphans()
         children = SignalDescriptor([signal.SIGCHLD])
         child = _start(command, environment, signals, status)
         while True:
@@ -160,7 +148,7 @@ def _start(
     if pid:
         return pid
     try:
-        die_with_parent(signal.SIGKILL, parent=guard)
+        processes.die_with_parent(signal.SIGKILL, parent=guard)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signals.restore_mask()
@@ -204,7 +192,7 @@ def _end_all() -> None:
 
 
 def _signal_all(number: signal.Signals) -> None:
-    for process in descendants(os.getpid()):
+    for process in processes.descendants(os.getpid()):
         with suppress(PermissionError):
             process.signal(number)
             process.signal(signal.SIGCONT)
@@ -216,26 +204,20 @@ def running_outside(
     environment: Mapping[str, str] | None = None,
     prepare: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Run a command; end it afterwards. ``prepare`` is called in the new process before exec.
-
-    Raises:
-        LinkError: It cannot be started.
-    """
+    """Run a command, ``prepare`` before exec, and end it afterwards; raises LinkError."""
     name = f"DISTRLCC_OUTSIDE_{secrets.token_hex(8)}"  # what is nested has several
 
     def before_exec() -> None:
-        die_with_parent(signal.SIGKILL)
+        processes.die_with_parent(signal.SIGKILL)
         prepare()
 
     with _kept(f"{name}=1"):
         try:
             # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
+            own = {**(os.environ if environment is None else environment), name: "1"}
+            none = subprocess.DEVNULL
             process = subprocess.Popen(
-                command,
-                env={**(os.environ if environment is None else environment), name: "1"},
-                preexec_fn=before_exec,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                command, env=own, preexec_fn=before_exec, stdin=none, start_new_session=True
             )
         except OSError as error:
             raise LinkError(
@@ -244,18 +226,16 @@ def running_outside(
         try:
             yield
         finally:
-            if process.poll():
-                code = process.returncode
-                sys.stderr.write(
-                    f"distrlcc: --outside: {command[0]} {ENDED}, with exit code {code}\n"
-                )
+            if code := process.poll():
+                said = f"--outside: {command[0]} {ENDED}, with exit code {code}"
+                sys.stderr.write(f"distrlcc: {said}\n")
             _end_outside(process, f"{name}=1")
 
 
 @contextmanager
 def _kept(mark: str) -> Iterator[None]:
     """Have what has a mark killed when this ends, or this process, however that was."""
-    words = keeper(mark, limits().kill)
+    words = processes.keeper(mark, limits().kill)
     process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None
     try:
@@ -271,11 +251,11 @@ def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:
     # Ask all, as what it started may outlive it; a daemon has left its group.
     group, deadline = process.pid, time.monotonic() + limits().kill
     _signal_group(group, signal.SIGTERM)
-    for daemon in marked(mark):
+    for daemon in processes.marked(mark):
         with suppress(ProcessLookupError):
             if os.getpgid(daemon.pid) != group:
                 daemon.signal(signal.SIGTERM)
-    while (_signal_group(group, 0) or marked(mark)) and time.monotonic() < deadline:
+    while (_signal_group(group, 0) or processes.marked(mark)) and time.monotonic() < deadline:
         process.poll()
         time.sleep(limits().tick)
     # Kill what is left; one that waits for a device dies once that answers.

@@ -32,25 +32,18 @@ from distrlcc.errors import LinkError
 from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent
 
-BASE = "$MAHIMAHI_BASE"
-"""Stands in a command for the variable's value."""
+BASE = "$MAHIMAHI_BASE"  # stands in a command for the variable's value
 _READY = "ready"
-_LEAD_SECONDS = 0.1
-"""From naming the start times to the first of them."""
+_LEAD_SECONDS = 0.1  # from naming the start times to the first of them
 _LONGEST_LINE = 100
 _LONGEST_SECONDS = 86_400.0
-ERROR = "error: "
-"""Before the reason, in the line that a command of ours ends with."""
+ERROR = "error: "  # before the reason, in the line that a command of ours ends with
 
 
 def wait_for_start(
     out: TextIO, *, source: int = 0, stopping: Callable[[], bool] = lambda: False
 ) -> None:
-    """Write that all is ready, and return at the start time that a descriptor names.
-
-    Raises:
-        LinkError: None was named, or ``stopping`` ended the wait.
-    """
+    """Write that all is ready, and return at the start time that is named; or raise LinkError."""
     out.write(f"{_READY}\n")
     out.flush()
     line = _read_line(source, stopping).strip()
@@ -88,8 +81,7 @@ def _read_line(source: int, stopping: Callable[[], bool]) -> str:
 class Part:
     """A command."""
 
-    name: str
-    """In messages."""
+    name: str  # in messages
     words: tuple[str, ...]
     start_s: float | None = None
     """When it begins, s after the first start time; None: at once, without waiting for one."""
@@ -100,8 +92,7 @@ class _Running:
     part: Part
     process: subprocess.Popen[bytes]
     ready: bool
-    unfinished: bytes = b""
-    """The beginning of a line whose end has not come yet."""
+    unfinished: bytes = b""  # of a line
     errors: list[str] = field(default_factory=list)
 
     def read(self, data: bytes) -> None:
@@ -114,11 +105,7 @@ class _Running:
 
 
 def run_group(parts: Sequence[Part]) -> None:
-    """Run commands until all have ended.
-
-    Raises:
-        LinkError: One failed, or a sender was not ready in time.
-    """
+    """Run commands until all have ended; raises LinkError if one fails or is not ready in time."""
     with ExitStack() as stack:
         # Start all of them.
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -150,17 +137,12 @@ def run_group(parts: Sequence[Part]) -> None:
 
 @contextmanager
 def _started(part: Part) -> Iterator[_Running]:
-    base = os.environ.get(BASE[1:], "")
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [word.replace(BASE, base) for word in part.words],
-        bufsize=0,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=subprocess.STDOUT,
-        preexec_fn=partial(die_with_parent, signal.SIGKILL),
-    )
-    with process:
+    base, pipe = os.environ.get(BASE[1:], ""), subprocess.PIPE
+    words = [word.replace(BASE, base) for word in part.words]
+    ends = partial(die_with_parent, signal.SIGKILL)
+    with subprocess.Popen(
+        words, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, preexec_fn=ends
+    ) as process:
         try:
             yield _Running(part, process, part.start_s is None)
         finally:

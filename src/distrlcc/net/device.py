@@ -35,8 +35,7 @@ MTU = 1500
 INNER_NAME = "lcc-link"
 QUEUE_PACKETS = 10_000
 """Packets that a device holds until they are read; the usual 500 would lose some unseen."""
-LAST_PREFIX = 30
-"""Prefix of a block that holds a link's two ends and no links inside."""
+LAST_PREFIX = 30  # of a block that holds a link's two ends and no links inside
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
 _ANYWHERE = ipaddress.IPv4Network("0.0.0.0/0")
 _FIRST_PREFIX = 18
@@ -123,24 +122,16 @@ def rested(blocks: list[Block], *, seconds: float) -> list[Block]:
 
 def parse_routes(text: str) -> list[ipaddress.IPv4Network]:
     """Return the networks of ``/proc/net/route``, without the default route."""
-    networks = []
-    for line in text.splitlines()[1:]:
-        words = line.split()
-        destination, mask = (int.from_bytes(bytes.fromhex(words[k]), "little") for k in (1, 7))
-        if mask:
-            networks.append(ipaddress.IPv4Network((destination, mask.bit_count())))
-    return networks
+    rows = [line.split() for line in text.splitlines()[1:]]
+    pairs = [[int.from_bytes(bytes.fromhex(row[k]), "little") for k in (1, 7)] for row in rows]
+    return [ipaddress.IPv4Network((to, mask.bit_count())) for to, mask in pairs if mask]
 
 
 class Tun:
     """A TUN device; it ends with its descriptor, so also with the process."""
 
     def __init__(self, name: str) -> None:
-        """Create it.
-
-        Raises:
-            OSError: It cannot be opened or made; EBUSY where the name is taken.
-        """
+        """Create it; raises OSError, EBUSY where the name is taken."""
         self._descriptor = os.open(TUN_PATH, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         request = struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI_EXCLUSIVE)
         try:
@@ -170,11 +161,7 @@ class VethEnd:
     """The packet socket's side of a pair."""
 
     def __init__(self, name: str, peer: str, network: int) -> None:
-        """Make the pair: ``name`` in the network of a descriptor, ``peer`` in COMMAND's, here.
-
-        Raises:
-            OSError: It is not allowed; EEXIST where a name is taken.
-        """
+        """Make ``name`` in a descriptor's network and ``peer`` here; raises OSError."""
         # Make the pair, and bring this side up.
         far = _link(flags=_IFF_NOARP) + _attribute(_IFLA_IFNAME, name.encode() + b"\0")
         far += _attribute(_IFLA_NET_NS_FD, struct.pack("=I", network))
@@ -219,18 +206,11 @@ class VethEnd:
         self._socket.close()
 
 
-End = Tun | VethEnd
-"""Where IP packets leave the kernel and come back to it."""
+End = Tun | VethEnd  # where IP packets leave the kernel and come back to it
 
 
 def open_outer(outside: int) -> tuple[End, Block]:
-    """Make the outer end in the network of a descriptor; this thread is in COMMAND's.
-
-    No other link or route there has its addresses.
-
-    Raises:
-        LinkError: Devices cannot be made, or no addresses are left.
-    """
+    """Make the outer end in a descriptor's network, addresses of its own; raises LinkError."""
     with inside(outside):
         inner = address_of(INNER_NAME)
         routes = parse_routes(Path("/proc/thread-self/net/route").read_text())
@@ -249,11 +229,7 @@ def open_outer(outside: int) -> tuple[End, Block]:
 
 
 def open_inner(block: Block) -> End:
-    """Make the inner end, in this thread's network.
-
-    Raises:
-        LinkError: It cannot be made.
-    """
+    """Make the inner end, in this thread's network; raises LinkError."""
     # The prefix tells a link inside this one which block it may take a part of.
     own = ipaddress.IPv4Interface(f"{block.inner}/{block.network.prefixlen}")
     with open("/proc/thread-self/ns/net") as here:
@@ -268,11 +244,7 @@ def open_inner(block: Block) -> End:
 
 
 def send_marked_out() -> None:
-    """Let marked packets (SO_MARK) leave by an inner end though they are for this very network.
-
-    Raises:
-        LinkError: The kernel does not allow it.
-    """
+    """Let marked packets (SO_MARK) for this network leave by an inner end; raises LinkError."""
     unmarked = _attribute(_FRA_FWMARK, bytes(4)) + _attribute(_FRA_FWMASK, b"\xff" * 4)
     try:
         _rule(_RTM_NEWRULE, 2, _LOCAL_TABLE)
@@ -290,11 +262,7 @@ def _rule(kind: int, priority: int, table: int, match: bytes = b"", *, flags: in
 
 
 def _open(
-    name: str,
-    peer: str,
-    network: int,
-    own: ipaddress.IPv4Interface,
-    route: ipaddress.IPv4Network,
+    name: str, peer: str, network: int, own: ipaddress.IPv4Interface, route: ipaddress.IPv4Network
 ) -> End:
     """Make an end in the network of a descriptor, with its own address and a route to it."""
     device: End

@@ -20,10 +20,8 @@ from distrlcc.sim.reference import wait
 
 MILLISECOND = 1_000_000
 _TUN_HEADER = 4
-FULL_BYTES = 1000
-"""A packet of this size carries data; what shakes hands is smaller."""
-_IDLE_MS = 50
-"""How long an idle bottleneck's opportunities may go unnoticed: catching up costs time."""
+FULL_BYTES = 1000  # a packet of this size carries data; what shakes hands is smaller
+_IDLE_MS = 50  # how long an idle bottleneck's opportunities go unnoticed: catching up costs time
 
 
 class Direction:
@@ -50,8 +48,7 @@ class Direction:
         self._overtaken: deque[tuple[int, bytes]] = deque()  # those that are late
         self._last_release = 0
         self._link: TraceLink | None = None
-        self.on_full: Callable[[int], None] | None = None
-        """Called with the time, ms, before a full packet enters."""
+        self.on_full: Callable[[int], None] | None = None  # with the time, ms, before a full packet
 
     def begin(self, base: int) -> None:
         """Begin the link's time, ms: the trace's time zero, if it starts at that."""

@@ -33,22 +33,15 @@ class Delivery(NamedTuple):
 
     flow: int
     number: int
-    size: int
-    """Bytes on the wire."""
-    time: int
-    """When its acknowledgement reaches the sender, ns."""
+    size: int  # bytes on the wire
+    time: int  # when its acknowledgement reaches the sender, ns
 
 
 class EmulatedLink:
     """A bottleneck that many flows may share."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Start at the scenario's time zero.
-
-        Raises:
-            ConfigError: Packets would have to wait or be dropped but by a droptail, or a flow end.
-            TraceError: Its trace cannot be read.
-        """
+        """Start at time zero; raises TraceError, and ConfigError where it cannot be emulated."""
         if scenario.link.is_live or scenario.link.reorder:
             raise ConfigError(
                 f"{scenario.name}: links of world=emulated and world=kernel have a droptail alone: "
@@ -77,14 +70,12 @@ class EmulatedLink:
         """Do what is due up to a time; return what has left the bottleneck."""
         link = self._link
         deliveries: list[Delivery] = []
-        time = link.next_time()
-        while time <= now:
+        while (time := link.next_time()) <= now:
             if isinstance(link, TraceLink) and not link.queued:
                 link.skip(now=now)
                 break
             for packet in link.step():
                 self._depart(packet, time, deliveries)
-            time = link.next_time()
         return deliveries
 
     def arrive(self, flow: int, number: int, size: int, *, now: int) -> None:

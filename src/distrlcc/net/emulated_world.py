@@ -50,26 +50,19 @@ _STATS = IntervalStats.names()
 class Truth:
     """The links' capacity and load in a step, and their state after it; arrays ``[N]``."""
 
-    capacity: FloatArray
-    """Packets that the link could carry."""
-    used: FloatArray
-    """Packets' worth of it that was used."""
-    base_rtt: FloatArray
-    """Round trip without a queue, s."""
-    best_cwnd: FloatArray
-    """The oracle's window, packets."""
+    capacity: FloatArray  # packets that the link could carry
+    used: FloatArray  # packets' worth of it that was used
+    base_rtt: FloatArray  # round trip without a queue, s
+    best_cwnd: FloatArray  # the oracle's window, packets
 
 
 class StepResult(NamedTuple):
     """A step that is over."""
 
-    stats: IntervalStats
-    """The agents' statistics, ``[N]``."""
+    stats: IntervalStats  # what the agents saw, ``[N]``
     truth: Truth
-    action_delay: int
-    """How long after the step's due beginning the action came, ns."""
-    lateness: int
-    """How long after its due end the step ended, ns."""
+    action_delay: int  # how long after the step's due beginning the action came, ns
+    lateness: int  # how long after its due end the step ended, ns
 
     @classmethod
     def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> StepResult:
@@ -115,14 +108,9 @@ class Place:
         used = link.used(now=time)
         seen = self.flows[0].take_interval(now=now)
         seen[0] = (time - since) / NANOSECONDS
-        truth = [
-            link.offered(since, time),
-            used - self._used,
-            link.base_rtt(now=time),
-            link.best_window(step, now=time),
-        ]
+        carried = [link.offered(since, time), used - self._used]
         self._since, self._used = time, used
-        return seen + truth
+        return [*seen, *carried, link.base_rtt(now=time), link.best_window(step, now=time)]
 
     def readers(self) -> Iterator[tuple[int, Callable[[int], None]]]:
         """Yield the sockets' descriptors, each with what reads it."""
@@ -164,12 +152,7 @@ class EmulatedWorld:
         self._poll.register(descriptor, select.EPOLLIN)
 
     def load(self, n: int, scenario: Scenario) -> None:
-        """Put a scenario at place n, with fresh flows; it begins at the next `act`.
-
-        Raises:
-            LinkError: There are no more sockets.
-            TraceError: The trace cannot be read.
-        """
+        """Put a scenario at place n, for the next `act`; raises LinkError and TraceError."""
         self._unload(n)
         place = self._places[n] = self._open(n, scenario)
         for descriptor, reader in place.readers():
@@ -192,10 +175,7 @@ class EmulatedWorld:
                 place.begin(now)
 
     def turn(self) -> bool:
-        """Do what is due, then wait for the next event; return whether the step has ended.
-
-        When it has, call `take` and then `act`.
-        """
+        """Do what is due and wait; return whether a step is over: then call `take` and `act`."""
         ready = self._poll.poll(0)
         now = monotonic_ns()
         for descriptor, _ in ready:
@@ -269,12 +249,7 @@ class WorldProcess:
         self._send(("load", n, scenario))
 
     def step(self, cwnd: FloatArray, pacing: FloatArray, *, step: int) -> StepResult:
-        """Act, and wait until the step is over; see `EmulatedWorld.act`.
-
-        Raises:
-            LinkError: The process has ended, or there are no more sockets.
-            TraceError: A trace cannot be read.
-        """
+        """Act, and return when the step is over; raises LinkError and TraceError."""
         self._send(("step", np.array(cwnd), np.array(pacing), step))
         patience = limits().start  # the first step waits for the process
         try:

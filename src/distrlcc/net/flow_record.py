@@ -17,37 +17,28 @@ import numpy as np
 from distrlcc.errors import writing
 from distrlcc.types import FloatArray
 
-LATE_NS = 1_000_000
-"""A step that begins this much after its time is late, ns."""
-MOST_LATE = 0.05
-"""A larger share of late steps marks an episode."""
+LATE_NS = 1_000_000  # a step that begins this much after its time is late, ns
+MOST_LATE = 0.05  # a larger share of late steps marks an episode
 _BINS = 2500
-_PER_E_FOLD = 100.0
-"""Bins are 1% wide, from 1 us to 20 hours: a long flow takes no more memory than a short one."""
+_PER_E_FOLD = 100.0  # bins are 1% wide, from 1 us to 20 hours: memory is bounded
 
 
 class Step(NamedTuple):
     """A step's figures, for plots and live lines."""
 
-    time: float
-    """Its end, s since the start."""
+    time: float  # its end, s since the start
     duration: float
     acked: float
-    lost: float
-    """Net: less those of before that came after all."""
-    rtt: float
-    """Mean of its samples, s; 0 without."""
+    lost: float  # net: less those of before that came after all
+    rtt: float  # mean of its samples, s; 0 without
     cwnd: float
     inflight: float
-    smoothed_rtt: float
-    """RFC 6298's at the end of the step, s; 0 before the first sample."""
-    guarded: float
-    """1 where a policy's guard held a lower window than it chose."""
+    smoothed_rtt: float  # RFC 6298's at the end of the step, s; 0 before the first sample
+    guarded: float  # 1 where a policy's guard held a lower window than it chose
 
 
 _STEP = struct.Struct(f"{len(Step._fields)}d")
-_PIECE = 4096
-"""Steps that are read at once."""
+_PIECE = 4096  # steps that are read at once
 
 
 @dataclass
@@ -57,27 +48,20 @@ class Sent:
     seconds: float = 0.0
     packets: int = 0
     acked: int = 0
-    lost: int = 0
-    """Found lost, and not acknowledged after all."""
-    spurious: int = 0
-    """Found lost, and acknowledged after all: they came later than others that overtook them."""
+    lost: int = 0  # found lost, and not acknowledged after all
+    spurious: int = 0  # found lost, and acknowledged after all: others overtook them
     timeouts: int = 0
-    bytes: int = 0
-    """Acknowledged, with each packet's headers on an emulated link: 4 more than on a real one."""
+    bytes: int = 0  # acknowledged, with headers as on an emulated link: 4 more than on a real one
     min_rtt_ms: float = float("nan")
     mean_rtt_ms: float = float("nan")
     p95_rtt_ms: float = float("nan")
     steps: int = 0
-    late_share: float = 0.0
-    """Share of steps that began more than 1 ms late."""
+    late_share: float = 0.0  # share of steps that began more than 1 ms late
     lateness_p50_ms: float = 0.0
     lateness_p99_ms: float = 0.0
-    ignored: int = 0
-    """Datagrams that were malformed, stray or forged."""
-    unsent: int = 0
-    """Datagrams that this machine had no room for."""
-    failure: str = ""
-    """Why it ended early, one line; empty if all went well."""
+    ignored: int = 0  # datagrams that were malformed, stray or forged
+    unsent: int = 0  # datagrams that this machine had no room for
+    failure: str = ""  # why it ended early, one line; empty if all went well
 
     @property
     def mbps(self) -> float:
@@ -98,19 +82,13 @@ class Sent:
 
 
 class Ticker:
-    """The clock of a sender's steps: absolute deadlines, and how late each was.
-
-    A step that is missed altogether is not made up for.
-    """
+    """The clock of a sender's steps, and how late each was; a missed one is not made up for."""
 
     def __init__(self, *, now: int, step: int) -> None:
         """Start the first step, which lasts ``step`` ns."""
-        self.due = now + step
-        """When the present step ends, ns."""
-        self.missed = 0
-        """Steps that were skipped, as their time had passed."""
-        self.count = 0
-        """Steps that have ended."""
+        self.due = now + step  # when the present step ends, ns
+        self.missed = 0  # steps that were skipped, as their time had passed
+        self.count = 0  # steps that have ended
         self._late, self._lateness = 0, TimeRecord()
 
     def tick(self, *, now: int, step: int) -> None:
@@ -136,11 +114,7 @@ class StepLog:
     """A flow's steps in a file without a name, so that they take no memory; a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin, on the disk of a folder.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
+        """Begin, on the disk of a folder; raises OutputError."""
         self._folder = folder
         with writing(self._folder):
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115  (`__exit__` closes it)
@@ -183,8 +157,7 @@ class TimeRecord:
     """Times, such as the RTT samples of a flow, counted by size."""
 
     def __init__(self) -> None:
-        self._counts = [0] * _BINS
-        self._count, self._sum = 0, 0
+        self._counts, self._count, self._sum = [0] * _BINS, 0, 0
 
     def add(self, time: int) -> None:
         """Count a sample, ns."""

@@ -37,8 +37,7 @@ from distrlcc.types import IntervalStats
 
 LOOPBACK = "127.0.0.1"
 DATAGRAM_BYTES = 1472
-OVERHEAD_BYTES = 32
-"""IPv4 and UDP headers and mahimahi's 4 bytes of TUN header: 1472 bytes count 1504."""
+OVERHEAD_BYTES = 32  # IPv4 and UDP headers and mahimahi's 4 of TUN header: 1472 bytes count 1504
 _PADDING = bytes(DATAGRAM_BYTES - wire.DATA_BYTES)
 _MOST_SLACK_NS = 5_000_000
 _STATS = IntervalStats.names()
@@ -93,19 +92,13 @@ class SendingFlow:
         seed: int,
         rtt: Callable[[int], int],
     ) -> None:
-        """Open the socket; nothing is sent before `begin`.
-
-        ``rtt`` says what a handshake would take at a time of the link, ns.
-        """
+        """Open the socket; ``rtt`` says what a handshake takes at a time of the link, ns."""
         self.flow, self.session, self.seed, self._rtt = flow, session, seed, rtt
         self.is_agent = flow.scheme == "agent"
         self.socket = UdpSocket(connect=remote)
-        self.sender: Sender | None = None
-        """None before it starts."""
-        self.held = Held(*flow.first_held)
-        """Window and rate that an agent has set."""
-        self.silent = False
-        """Whether nothing is sent, whatever window and rate allow."""
+        self.sender: Sender | None = None  # None before it starts
+        self.held = Held(*flow.first_held)  # window and rate that an agent has set
+        self.silent = False  # whether nothing is sent, whatever window and rate allow
         self._timers, self._acting, self._stop = timers, Timer(self._act), NEVER
         self._start = NEVER
 
@@ -186,14 +179,10 @@ class RelayFlow:
         self.number, self.session, self.key = number, session, key
         self.socket = UdpSocket(bind=(LOOPBACK, 0))
         self.receiver = Receiver(session)
-        self.lowest = 0
-        """Least number that the sender waits for, as it last said."""
-        self.expected = 0
-        """Number of the next datagram; loopback keeps their order."""
-        self.sender: Address = ()
-        """Where its ACKs go."""
-        self.flying: deque[tuple[int, int, int]] = deque()
-        """(time, ns; number; UDP payload bytes) of what is due."""
+        self.lowest = 0  # least number that the sender waits for, as it last said
+        self.expected = 0  # number of the next datagram; loopback keeps their order
+        self.sender: Address = ()  # where its ACKs go
+        self.flying: deque[tuple[int, int, int]] = deque()  # (time, ns; number; UDP payload) due
 
     def deliver(self, now: int) -> None:
         """Pass what has arrived to the receiver, and acknowledge it at once."""
@@ -219,10 +208,7 @@ class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
     def __init__(self, scenario: Scenario, timers: Timers, agent: TcpFlow | None = None) -> None:
-        """Open the flows' sockets; the link stands still until `begin`.
-
-        ``agent`` stands at both ends of the first flow.
-        """
+        """Open the flows' sockets, at rest until `begin`; ``agent`` is both ends of the first."""
         self.link = EmulatedLink(scenario)
         first, count, key = randbits(62), len(scenario.flows), token_bytes(32)
         self.relayed = [
@@ -230,8 +216,7 @@ class RelayLink:
         ]
         """The flows except an agent that is its own receiver."""
         self.flows: list[TcpFlow | RelayFlow] = [*filter(None, [agent]), *self.relayed]
-        self.origin = 0
-        """When the link began, ns."""
+        self.origin = 0  # when the link began, ns
         changes = (change.delay_ms for change in scenario.link.changes)
         delays = [scenario.link.delay_ms, *(delay for delay in changes if delay is not None)]
         # The link's events are exact whenever they are found, as long as no ACK is due before.

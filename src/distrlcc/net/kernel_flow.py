@@ -34,15 +34,12 @@ from distrlcc.types import PACKET_BYTES
 
 _BLOCK = Block(ipaddress.IPv4Network("100.64.0.0/18"))
 _PORTS = range(10_000, 60_000, 2)
-_HEADER_BYTES = 4
-"""The TUN device's, which count on mahimahi's links."""
-_READS = 64
-"""Packets that are read in a row, while what is due waits."""
+_HEADER_BYTES = 4  # the TUN device's, which count on mahimahi's links
+_READS = 64  # packets that are read in a row, while what is due waits
 _BUFFER_BYTES, _UNSENT_BYTES, _UNREAD_BYTES = 32 << 20, 256 << 10, 64 << 10
 _CHUNK, _SINK = bytes(_UNSENT_BYTES), bytearray(4 * _UNREAD_BYTES)
 _COUNTED = dict.fromkeys(("sent", "acked", "lost"), 0)
-_MEGABITS = PACKET_BYTES * 8e-6 / RATE_ONE
-"""Mbit/s of the program's unit of rates."""
+_MEGABITS = PACKET_BYTES * 8e-6 / RATE_ONE  # Mbit/s of the program's unit of rates
 # include/uapi/linux/tcp.h
 _REPAIR, _REPAIR_QUEUE, _QUEUE_SEQ, _REPAIR_OPTIONS, _REPAIR_WINDOW = 19, 20, 21, 22, 29
 _RECEIVE_QUEUE, _SEND_QUEUE, _REPAIR_OFF_NO_PROBE = 1, 2, -1
@@ -79,11 +76,7 @@ class Wire:
     """A TUN device in a network of this thread's own, which has both ends of its connections."""
 
     def __init__(self, stack: ExitStack) -> None:
-        """Enter the network and make the device, until the stack closes.
-
-        Raises:
-            LinkError: The system does not allow it.
-        """
+        """Enter the network and make the device, until the stack closes; raises LinkError."""
         stack.enter_context(new_network())
         self._device = open_inner(_BLOCK)
         stack.callback(self._device.close)
@@ -131,14 +124,9 @@ class TcpFlow:
     def __init__(
         self, flow: Flow, place: NDArray[np.void], mark: int, control: str, wire: Wire
     ) -> None:
-        """Open it; nothing is sent before the first `hold`.
+        """Open it, to send from the first `hold` on, under a ``control`` of this name.
 
-        Args:
-            flow: When it starts and stops.
-            place: The `PLACE` that it follows, ``[1]``.
-            mark: By which the kernel's program finds that.
-            control: Name of the congestion control.
-            wire: What carries its packets.
+        The kernel's program finds the `PLACE` that it follows, ``[1]``, by its ``mark``.
         """
         self._flow, self._wire, self._control = flow, wire, control.encode()
         # The connection.
@@ -147,8 +135,7 @@ class TcpFlow:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         self._start = self._stop = NEVER
         self.silent = False
-        self.follows = False
-        """Whether it has the congestion control; `hold` chooses it."""
+        self.follows = False  # whether it has the congestion control; `hold` chooses it
         # Packets on the link, by number, and what was not read of those that arrived.
         self.on_packets: Callable[[int, Iterable[tuple[int, int]], int], None] | None = None
         """Puts packets of a flow on the link, each a number and its bytes, at a time, ns."""

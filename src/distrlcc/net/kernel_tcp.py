@@ -30,26 +30,18 @@ from distrlcc.net.tcp_flow import kernel_controls
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.processes import call_libc
 
-PROGRAM = Path(__file__).parent / "kernel" / layout.OBJECT
-"""The compiled program."""
-PINS = Path("/sys/fs/bpf/distrlcc")
-"""Where registrations are pinned, each under its control's name."""
+PROGRAM = Path(__file__).parent / "kernel" / layout.OBJECT  # the compiled program
+PINS = Path("/sys/fs/bpf/distrlcc")  # where registrations are pinned, each under its control's name
 _BTF = Path("/sys/kernel/btf/vmlinux")
-_OLDEST_KERNEL = (6, 4)
-"""The first whose registrations end with the process that holds them."""
+_OLDEST_KERNEL = (6, 4)  # the first whose registrations end with the process that holds them
 _CAPABILITIES = {"CAP_BPF": 39, "CAP_NET_ADMIN": 12, "CAP_PERFMON": 38}
 _SYS_ADMIN = 21
 _LONGEST_NAME = 15
 _MEMBARRIER = {"x86_64": 324, "aarch64": 283, "riscv64": 283}
-_ALL_READERS = 1
-"""MEMBARRIER_CMD_GLOBAL, which returns when all BPF programs that ran at its call have ended."""
+_ALL_READERS = 1  # MEMBARRIER_CMD_GLOBAL, which returns when all BPF programs of now have ended
 
 _SECTIONS = (layout.POLICIES, layout.CONTROL, layout.STATS)
-_NUMBERS = {
-    "operations": layout.OPERATIONS,
-    "policies": layout.POLICIES,
-    "stats": layout.STATS,
-}
+_NUMBERS = {"operations": layout.OPERATIONS, "policies": layout.POLICIES, "stats": layout.STATS}
 """Maps by the fields of `layout.CONTROL_TYPE` that have their numbers."""
 _OLD_ARGUMENTS = 2
 _NOISE = re.compile(r"libbpf: |-- |processed \d+ insns|verification time|stack depth|\d+: ")
@@ -84,8 +76,10 @@ def problems() -> Iterator[str]:
         bpf.libbpf()
     except KernelError as error:
         yield str(error)
-    lacking = _missing_capabilities()
-    if lacking:
+    held = capabilities()
+    if held >> _SYS_ADMIN & 1:
+        held |= 1 << _CAPABILITIES["CAP_BPF"] | 1 << _CAPABILITIES["CAP_PERFMON"]
+    if lacking := [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]:
         yield (
             f"no right to load programs into the kernel (missing: {', '.join(lacking)}); run as "
             f"root, or with {', '.join(_CAPABILITIES)}"
@@ -93,38 +87,21 @@ def problems() -> Iterator[str]:
 
 
 def require_kernel() -> None:
-    """See that a policy can be loaded here.
-
-    Raises:
-        KernelError: It cannot.
-    """
+    """Raise a KernelError of the first of `problems`, if there is one."""
     for problem in problems():
         raise KernelError(problem)
-
-
-def _missing_capabilities() -> list[str]:
-    held = capabilities()
-    if held >> _SYS_ADMIN & 1:
-        held |= 1 << _CAPABILITIES["CAP_BPF"] | 1 << _CAPABILITIES["CAP_PERFMON"]
-    return [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
 
 
 @dataclass(eq=False)
 class KernelControl:
     """A policy that the kernel has, or a control that ended and whose connections go on."""
 
-    control: Record
-    """Of `layout.CONTROL_TYPE`, as the program sees it; so the next ones."""
-    policies: Record
-    """The two slots."""
-    counted: Record
-    """Of `layout.STATS_TYPE`."""
-    link: int | None = None
-    """The kernel's number of its registration; None: it has ended."""
-    loaded: bpf.BpfObject | None = None
-    """The program, in the process that loaded it."""
-    link_fd: int | None = None
-    """The registration, in the process that holds it."""
+    control: Record  # of `layout.CONTROL_TYPE`, as the program sees it; so the next ones
+    policies: Record  # the two slots
+    counted: Record  # of `layout.STATS_TYPE`
+    link: int | None = None  # the kernel's number of its registration; None: it has ended
+    loaded: bpf.BpfObject | None = None  # the program, in the process that loaded it
+    link_fd: int | None = None  # the registration, in the process that holds it
 
     @property
     def name(self) -> str:
@@ -178,12 +155,7 @@ class KernelControl:
         return False
 
     def swap(self, policy: Record, label: str) -> None:
-        """Give it another policy, at once and whole: no step sees parts of two.
-
-        Args:
-            policy: Of `layout.POLICY`.
-            label: What it is called.
-        """
+        """Give it a `layout.POLICY` and its label, at once: no step sees parts of two."""
         if not len(self.policies):
             raise KernelError(
                 f"another version of distrlcc has loaded {self.name}; first say 'distrlcc kernel "
@@ -208,28 +180,20 @@ class KernelControl:
 def _wait_for_readers() -> None:
     """Wait until every program that runs at this moment has ended."""
     number = _MEMBARRIER.get(platform.machine())
-    try:
-        if number is None:
-            raise OSError
-        call_libc("syscall", number, _ALL_READERS, 0, 0)
-    except OSError:  # another machine, or cores without ticks: none runs for so long
-        time.sleep(limits().tick)
+    with suppress(OSError):
+        if number is not None:
+            call_libc("syscall", number, _ALL_READERS, 0, 0)
+            return
+    time.sleep(limits().tick)  # another machine, or cores without ticks: none runs for so long
 
 
 def register(
     policy: Record, label: str, name: str | None = None, *, keep: bool = False
 ) -> KernelControl:
-    """Load the program and register it as a congestion control.
+    """Load the program and register it as a congestion control, by default under a free name.
 
-    Args:
-        policy: Of `layout.POLICY`.
-        label: What it is called in `registered`.
-        name: The control's; by default one that no other has.
-        keep: Whether it stays when this process has ended.
-
-    Raises:
-        ConfigError: The name is none, or taken.
-        KernelError: This machine lacks something, or the kernel refuses.
+    ``policy`` is of `layout.POLICY`, ``label`` what `loaded_controls` calls it; with ``keep`` it
+    stays after this process. Raises ConfigError at a name, KernelError where the kernel refuses.
     """
     # Refuse what can be refused before anything is loaded.
     name = _free_name() if name is None else name
@@ -274,11 +238,7 @@ def _free_name() -> str:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be a new control's name.
-
-    Raises:
-        ConfigError: It is none, or taken.
-    """
+    """Raise ConfigError if a name cannot be a control's, or is taken."""
     if not re.fullmatch(rf"[A-Za-z0-9_]{{1,{_LONGEST_NAME}}}", name):  # pins have no dots
         raise ConfigError(
             f"--name {name!r}: expected 1 to {_LONGEST_NAME} letters, digits or underscores"
@@ -337,11 +297,7 @@ def _control(policies: int, control: int, stats: int, link: int | None = None) -
 
 
 def loaded_controls() -> list[KernelControl]:
-    """Return the policies that the kernel has; those whose connections alone are left come last.
-
-    Raises:
-        KernelError: This machine lacks something, or this process is not root.
-    """
+    """Return the kernel's policies, those with connections alone last; raises KernelError."""
     require_kernel()
     found = []
     with refusals("what is in the kernel cannot be seen"):
@@ -362,25 +318,16 @@ def loaded_controls() -> list[KernelControl]:
 
 
 def find_control(name: str) -> KernelControl:
-    """Return the registered policy of a name.
-
-    Raises:
-        KernelError: There is none, or it cannot be seen.
-    """
-    found = [one for one in loaded_controls() if one.link is not None]
-    for one in found:
-        if one.name == name:
-            return one
-    names = ", ".join(one.name for one in found) or "none"
+    """Return the registered policy of a name; raises KernelError if there is none."""
+    found = {one.name: one for one in loaded_controls() if one.link is not None}
+    if name in found:
+        return found[name]
+    names = ", ".join(found) or "none"
     raise KernelError(f"no policy is in the kernel's TCP as {name} (there is: {names})")
 
 
 def remove(control: KernelControl) -> None:
-    """End a registration: take its pin away, and end the processes that hold it.
-
-    Raises:
-        KernelError: Something that cannot be seen from here holds it.
-    """
+    """End a registration, its pin and its holders; raises KernelError if one cannot be seen."""
     if control.pin is not None:
         control.pin.unlink()
     # A trainer's world ends by force alone.

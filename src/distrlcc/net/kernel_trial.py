@@ -35,14 +35,7 @@ class Trial:
     """The program in this kernel, with memory that this process shares."""
 
     def __init__(self, policy: Record) -> None:
-        """Load it.
-
-        Args:
-            policy: Of `POLICY`.
-
-        Raises:
-            KernelError: This machine lacks something, or the kernel refuses the program.
-        """
+        """Load it with a `POLICY`; raises KernelError."""
         require_kernel()
         self._object = bpf.BpfObject(PROGRAM.read_bytes())
         try:
@@ -56,8 +49,7 @@ class Trial:
         self.policies[0] = policy
         self.stats = self.section(layout.STATS).view(layout.STATS_TYPE)[0]
         memory = self.section(layout.TRIAL).view(layout.TRIAL_TYPE)
-        self.memory = memory[0]
-        """Of `TRIAL_TYPE`: what a run takes and leaves."""
+        self.memory = memory[0]  # of `TRIAL_TYPE`: what a run takes and leaves
         self._connection = memory["connection"].view(np.uint8)
 
     def section(self, name: str) -> bpf.Bytes:
@@ -76,12 +68,10 @@ class Trial:
         return fresh
 
     def step(self, rows: Record, draws: NDArray[np.int64], begin: NDArray[np.bool_]) -> None:
-        """Let connections observe ``now`` and act, one after the other.
+        """Let connections ``[N]`` of `CONNECTION` observe ``now`` and act, one after the other.
 
-        Args:
-            rows: ``[N]`` of `CONNECTION`, which change.
-            draws: ``[N]``: of 32 bits, or standard normals in fixed point where actions are rates.
-            begin: ``[N]``: which act for the first time, on nothing seen.
+        ``draws`` ``[N]`` have 32 bits, or are standard normals in fixed point where actions are
+        rates; those that ``begin`` act on nothing seen.
         """
         rows[begin] = self.begun()
         plain = rows.view(np.uint8).reshape(len(rows), -1)

@@ -23,11 +23,7 @@ from distrlcc.types import FloatArray
 
 
 def require_world(links: int) -> None:
-    """See that so many links of the kernel's TCP can be in one process here.
-
-    Raises:
-        KernelError: This machine lacks something, or they are too many.
-    """
+    """Raise KernelError if so many links of the kernel's TCP cannot be in one process."""
     require_kernel()
     if not is_privileged():
         raise KernelError(f"world kernel: no right to make a network; {REMEDY}")
@@ -54,11 +50,7 @@ class KernelWorld(EmulatedWorld):
         self._stack.close()
 
     def load(self, n: int, scenario: Scenario) -> None:
-        """See `EmulatedWorld.load`.
-
-        Raises:
-            KernelError: The kernel refuses the program.
-        """
+        """See `EmulatedWorld.load`; raises KernelError where the kernel refuses the program."""
         if not self._agents:
             self._control = register(follower(), "a trainer")
             self._stack.callback(self._control.close)

@@ -27,8 +27,7 @@ class LinkChange:
     """Changes at a time; what is None stays."""
 
     at_ms: int
-    times: tuple[int, ...] | None = None
-    """Opportunities of a new rate over one period, ms; empty is an outage."""
+    times: tuple[int, ...] | None = None  # of a new rate over one period, ms; empty is an outage
     delay_ms: float | None = None
     loss: float | None = None
 
@@ -37,27 +36,18 @@ class LinkChange:
 class DirectionConfig:
     """One direction, as packets meet it: queue and bottleneck, then loss, then delay."""
 
-    source: str = "unlimited"
-    """The rate or trace as it was asked for."""
-    times: tuple[int, ...] | None = None
-    """Opportunities over one period, ms; None is no bottleneck."""
-    start_ms: int = 0
-    """Where in the trace it starts."""
+    source: str = "unlimited"  # the rate or trace as it was asked for
+    times: tuple[int, ...] | None = None  # opportunities over one period, ms; None is no bottleneck
+    start_ms: int = 0  # where in the trace it starts
     queue: QueueSpec = QueueSpec()  # noqa: RUF009 - frozen
     delay_ms: float = 0.0
-    loss: float = 0.0
-    """Probability that a packet is lost after the bottleneck."""
-    jitter_ms: float = 0.0
-    """Scale of the time that a packet waits beside the delay."""
+    loss: float = 0.0  # probability that a packet is lost after the bottleneck
+    jitter_ms: float = 0.0  # scale of the time that a packet waits beside the delay
     jitter_kind: JitterKind = "uniform"
-    tick_ms: float = 0.0
-    """Packets arrive at multiples of this time; 0: at any time."""
-    late_share: float = 0.0
-    """Probability that a packet is late, and later ones overtake it."""
-    late_ms: float = 0.0
-    """Lateness of these packets, ms."""
-    changes: tuple[LinkChange, ...] = ()
-    """In order of time."""
+    tick_ms: float = 0.0  # packets arrive at multiples of this time; 0: at any time
+    late_share: float = 0.0  # probability that a packet is late, and later ones overtake it
+    late_ms: float = 0.0  # by how much
+    changes: tuple[LinkChange, ...] = ()  # in order of time
 
     @property
     def phase_ms(self) -> int:
@@ -69,24 +59,17 @@ class DirectionConfig:
 class LinkConfig:
     """Both directions, and the seed of what is random."""
 
-    up: DirectionConfig
-    """From COMMAND outwards."""
-    down: DirectionConfig
-    """Towards COMMAND."""
+    up: DirectionConfig  # from COMMAND outwards
+    down: DirectionConfig  # towards COMMAND
     seed: int = 0
-    waits: bool = False
-    """Whether the link's time begins with the first full packet upwards, not at once."""
+    waits: bool = False  # whether the link's time begins with the first full packet upwards
 
 
 def opportunities(source: str) -> tuple[int, ...]:
     """Return the opportunities of a rate or trace over one period, ms.
 
     A number is a rate in Mbit/s of 1500-byte packets, as mahimahi's users write traces: 12 is one
-    packet per ms. Any other name is a trace's (see `distrlcc.sim.trace`).
-
-    Raises:
-        ConfigError: The rate is out of range.
-        TraceError: There is no such trace.
+    packet per ms. Any other is a trace's name. Raises ConfigError and TraceError.
     """
     match = _RATE.fullmatch(source)
     if match is None:
@@ -106,12 +89,7 @@ def direction(source: str, **more: Any) -> DirectionConfig:
 
 
 def load_scenario(name: str) -> Scenario:
-    """Return the one scenario of an id or TOML file.
-
-    Raises:
-        ConfigError: There is none of that name, or several.
-        TraceError: Its trace cannot be read.
-    """
+    """Return the one scenario of an id or TOML file; raises ConfigError and TraceError."""
     scenarios = load_suite(name).scenarios("test")
     if len(scenarios) != 1:
         suite = name if is_suite(name) else "random"
@@ -123,11 +101,7 @@ def load_scenario(name: str) -> Scenario:
 
 
 def require_plain_link(link: Link) -> None:
-    """See that an emulated link can do what a link does to packets before its queue, and to ACKs.
-
-    Raises:
-        ConfigError: It would have to do what it cannot.
-    """
+    """Raise ConfigError if an emulated link cannot do what a link does to packets and ACKs."""
     if link.delayed_acks:
         raise ConfigError(
             "an emulated link's receiver is a program of its own, which acknowledges as it likes: "
@@ -141,11 +115,7 @@ def require_plain_link(link: Link) -> None:
 
 
 def uplink(link: Link) -> DirectionConfig:
-    """Return the direction that data take; the simulator's packets count 1504 bytes of the rate.
-
-    Raises:
-        ConfigError: See `require_plain_link`.
-    """
+    """Return the data's direction, at 1504 bytes a packet; raises as `require_plain_link` does."""
     require_plain_link(link)
     times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)
     changes = tuple(
@@ -157,17 +127,10 @@ def uplink(link: Link) -> DirectionConfig:
         )
         for change in link.changes
     )
-    return DirectionConfig(
-        source=link.trace or f"{link.rate_mbps:g}mbit",
-        times=times,
-        start_ms=round(link.trace_start_s * 1000),
-        queue=link.queue,
-        delay_ms=link.delay_ms,
-        loss=link.loss,
-        late_share=link.late_share,
-        late_ms=link.late_ms,
-        changes=changes,
-    )
+    source, start = link.trace or f"{link.rate_mbps:g}mbit", round(link.trace_start_s * 1000)
+    path = source, times, start, link.queue, link.delay_ms, link.loss
+    late = link.late_share, link.late_ms
+    return DirectionConfig(*path, late_share=late[0], late_ms=late[1], changes=changes)
 
 
 def downlink(link: Link) -> DirectionConfig:
@@ -177,13 +140,9 @@ def downlink(link: Link) -> DirectionConfig:
         for change in link.changes
         if change.delay_ms is not None
     )
-    return DirectionConfig(
-        delay_ms=link.delay_ms,
-        jitter_ms=link.ack_jitter_ms,
-        jitter_kind=link.ack_jitter_kind,
-        tick_ms=link.ack_tick_ms,
-        changes=changes,
-    )
+    more: dict[str, Any] = {"jitter_kind": link.ack_jitter_kind, "tick_ms": link.ack_tick_ms}
+    more |= {"jitter_ms": link.ack_jitter_ms, "changes": changes}
+    return DirectionConfig(delay_ms=link.delay_ms, **more)
 
 
 def _trace_times(name: str) -> tuple[int, ...]:

@@ -19,8 +19,7 @@ from distrlcc.types import PACKET_BYTES
 
 _TCP, _UDP = 6, 17
 _IPV4_BYTES = 20
-_ECN = 3
-"""The two bits of an IPv4 header's second byte; both are set in a marked packet."""
+_ECN = 3  # the two bits of an IPv4 header's second byte; both are set in a marked packet
 
 
 @dataclass(slots=True)
@@ -34,20 +33,16 @@ class LinkLog:
     """Writes a line per arrival, opportunity, departure and drop; times are ms."""
 
     def __init__(self, path: Path, port: int | None = None) -> None:
-        """Open the file.
+        """Open the file; raises OutputError.
 
-        With ``port`` it has only packets to or from this UDP or TCP port, and all opportunities. It
-        shows a flow's share, and does not replay.
-
-        Raises:
-            OutputError: It cannot be written.
+        With ``port`` it has only packets to or from this UDP or TCP port, and all opportunities, so
+        that a flow's share can be told; such a log does not replay.
         """
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = path.open("w", encoding="utf-8", errors="surrogateescape")
         self._path, self._port = path, port
-        self.failure = ""
-        """Why it ended early, one line; what it logs matters less than the link."""
+        self.failure = ""  # why it ended early, one line; what it logs matters less than the link
 
     def _do(self, action: Callable[..., object], *arguments: str) -> None:
         try:
@@ -62,10 +57,7 @@ class LinkLog:
     def header(
         self, name: str, config: DirectionConfig, *, command_line: Sequence[str], base: int
     ) -> None:
-        """Write the header lines, in mahimahi's order.
-
-        ``name`` is ``Uplink`` or ``Downlink``; the link's time begins at ``base``, ms.
-        """
+        """Write the header of ``Uplink`` or ``Downlink``, whose time begins at ``base``, ms."""
         queue, base = config.queue, base - config.phase_ms
         kind = queue.kind if queue.kind == "infinite" else f"{queue.kind} [{queue.arguments}]"
         words = " ".join(f"'{word}'" for word in command_line)
@@ -102,8 +94,7 @@ class LinkLog:
 
     def drops(self, now: int, packets: Sequence[Packet]) -> None:
         """Note packets that an arrival or a departure cost."""
-        sizes = [packet.size for packet in packets if self._concerns(packet)]
-        if sizes:
+        if sizes := [packet.size for packet in packets if self._concerns(packet)]:
             self._write(f"{now} d {len(sizes)} {sum(sizes)}\n")
 
     def flush(self) -> None:
@@ -141,8 +132,7 @@ def ports(data: bytes) -> tuple[int, int] | None:
     if len(data) < _IPV4_BYTES or data[0] >> 4 != 4:
         return None
     place, later_fragment = 4 * (data[0] & 15), int.from_bytes(data[6:8]) & 0x1FFF
-    if place < _IPV4_BYTES or later_fragment or data[9] not in (_TCP, _UDP):
-        return None
-    if len(data) < place + 4:
+    fits = _IPV4_BYTES <= place <= len(data) - 4
+    if not fits or later_fragment or data[9] not in (_TCP, _UDP):
         return None
     return int.from_bytes(data[place : place + 2]), int.from_bytes(data[place + 2 : place + 4])

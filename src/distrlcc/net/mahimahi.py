@@ -62,11 +62,9 @@ def run_mahimahi(
     logs: Sequence[Path | None],
     outside: Sequence[str] | None,
 ) -> int:
-    """Run a command in mahimahi's shells; return its exit code. ``logs`` are up's and down's.
+    """Run a command in mahimahi's shells, with ``logs`` up and down; return its exit code.
 
-    Raises:
-        ConfigError: mahimahi has no such link.
-        LinkError: mahimahi is not installed.
+    Raises ConfigError where mahimahi has no such link, and LinkError where it is not installed.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distrlcc-")))
@@ -83,15 +81,10 @@ def run_mahimahi(
             stack.enter_context(running_outside(outside))
         # Run them, and pass signals on.
         process = subprocess.Popen(words)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            handler = signal.signal(number, lambda number, _: process.send_signal(number))
+            stack.callback(signal.signal, number, handler)
         # COMMAND has the terminal's Ctrl-C too; what it makes of it is the result.
-        before = {
-            number: signal.signal(number, lambda number, _: process.send_signal(number))
-            for number in (signal.SIGTERM, signal.SIGHUP)
-        }
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            code = process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
+        code = process.wait()
         return code if code >= 0 else 128 - code

@@ -47,11 +47,7 @@ def is_privileged() -> bool:
 
 
 def enter_user_namespace() -> None:
-    """Become root of a user namespace with a network of its own, in which loopback is up.
-
-    Raises:
-        LinkError: The system does not allow it.
-    """
+    """Become root of a user namespace whose own network has loopback; raises LinkError."""
     user, group = os.geteuid(), os.getegid()
     try:
         call_libc("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
@@ -75,11 +71,7 @@ def enable_loopback() -> None:
 
 @contextmanager
 def new_network() -> Iterator[int]:
-    """Enter a new, empty network; return to the former one, whose descriptor this yields.
-
-    Raises:
-        LinkError: The system does not allow it.
-    """
+    """Enter a new, empty network; yield the former one, to return to; raises LinkError."""
     with _staying() as before:
         try:
             call_libc("unshare", _CLONE_NEWNET)

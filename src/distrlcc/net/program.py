@@ -23,16 +23,11 @@ from distrlcc.processes import die_with_parent
 
 _ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--", "sh", "-c")
 """Processes of their own numbers, which all end with the first."""
-_SHOWN = 1000
-"""Bytes that are kept of the end of what a program says."""
+_SHOWN = 1000  # bytes that are kept of the end of what a program says
 
 
 def run_program(command: str, seconds: float) -> None:
-    """Run a shell command for at most so many seconds, and `Limits.kill` more.
-
-    Raises:
-        LinkError: It cannot be run, or failed.
-    """
+    """Run a shell command for so many seconds, and `Limits.kill` more; raises LinkError."""
     with TemporaryFile() as said:
         try:
             process = subprocess.Popen(

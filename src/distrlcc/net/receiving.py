@@ -23,12 +23,10 @@ class Received:
     address: Address
     seconds: float
     packets: int
-    bytes: int
-    """UDP payload, duplicates left out."""
+    bytes: int  # UDP payload, duplicates left out
     duplicates: int
     reordered: int
-    failure: str = ""
-    """Why it did not end well, one line."""
+    failure: str = ""  # why it did not end well, one line
 
     @property
     def mbps(self) -> float:
@@ -125,12 +123,11 @@ class ReceiveServer:
 
     def _drop_silent(self, now: int) -> None:
         for incoming in list(self._incoming.values()):
+            since, limit = incoming.heard, self._silence_s
             if incoming.ended_at is not None:
                 # A sender that missed the ACK of its FIN sends it again.
-                over = now - incoming.ended_at >= limits().kill * NANOSECONDS
-            else:
-                over = now - incoming.heard > self._silence_s * NANOSECONDS
-            if over:
+                since, limit = incoming.ended_at, limits().kill
+            if now - since > limit * NANOSECONDS:
                 self._drop(incoming, now)
 
     def _make_room(self, sessions: Sequence[Session]) -> bool:
@@ -153,14 +150,6 @@ class ReceiveServer:
             incoming.ended_at = now
             self._ended += 1
             self._admission.ending = 0 < self._count <= self._ended
-            flow = incoming.receiver
-            received = Received(
-                address=incoming.session.address,
-                seconds=(incoming.heard - incoming.began) / NANOSECONDS,
-                packets=flow.packets,
-                bytes=flow.bytes,
-                duplicates=flow.duplicates,
-                reordered=flow.reordered,
-                failure=failure,
-            )
-            self._on_end(received)
+            flow, seconds = incoming.receiver, (incoming.heard - incoming.began) / NANOSECONDS
+            counts = flow.packets, flow.bytes, flow.duplicates, flow.reordered
+            self._on_end(Received(incoming.session.address, seconds, *counts, failure))

@@ -24,26 +24,19 @@ from distrlcc.transport.wire import Acknowledgement, Hello, authentic
 from distrlcc.types import NANOSECONDS
 
 _MTU, _TUN_HEADER = 1500, 4
-BATCH = 32
-"""Datagrams that a flow sends before others have their turn; a socket's buffer holds more."""
-_SAFE_DATAGRAM = 1200
-"""Size that nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes."""
-_ABORTS = 3
-"""Copies of the FIN of a flow that failed: its acknowledgement is not awaited."""
+BATCH = 32  # datagrams that a flow sends before others have their turn; a buffer holds more
+_SAFE_DATAGRAM = 1200  # what nearly every path carries (RFC 8899 section 5.1.2: BASE_PLPMTU), bytes
+_ABORTS = 3  # copies of the FIN of a flow that failed: its acknowledgement is not awaited
 
 
 @dataclass(frozen=True)
 class Request:
     """The settings of a measured flow."""
 
-    seconds: float = 10.0
-    """How long."""
-    datagram: int = 0
-    """UDP payload of a packet, bytes; 0: what makes a packet of 1500 bytes."""
-    timeout_s: float = 10.0
-    """Limit of the handshake, of the end, and of the other end's silence meanwhile, s."""
-    wait_s: float = 0.0
-    """How long to wait for a receiver that is not there yet, s."""
+    seconds: float = 10.0  # how long
+    datagram: int = 0  # UDP payload of a packet, bytes; 0: what makes a packet of 1500 bytes
+    timeout_s: float = 10.0  # limit of the handshake, of the end, and of silence meanwhile, s
+    wait_s: float = 0.0  # how long to wait for a receiver that is not there yet, s
 
 
 def header_bytes(remote: Address) -> int:
@@ -64,11 +57,8 @@ def send(
     """Send zeros to a receiver until the time is over.
 
     ``step_ns`` gives each step's length, ns, for the minimum RTT so far, s; ``stopping`` is asked
-    at each step. ``on_open`` is called when the receiver has accepted, and the flow begins when it
-    returns.
-
-    Raises:
-        LinkError: The receiver does not answer or refuses, or it was stopped before it began.
+    at each step. ``on_open`` is called when the receiver has accepted; then the flow begins. Raises
+    LinkError where that does not answer or refuses, or the user stopped before.
     """
     with UdpSocket(connect=remote) as socket:
         opening = _open(socket, remote, request, stopping)

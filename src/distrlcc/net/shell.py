@@ -49,17 +49,13 @@ class Job:
     """A command that runs outside, from before COMMAND starts until it has ended."""
     logs_up: Sequence[LinkLog] = ()
     logs_down: Sequence[LinkLog] = ()
-    command_line: Sequence[str] = ()
-    """Ours, for the logs."""
+    command_line: Sequence[str] = ()  # ours, for the logs
 
 
 def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | None]:
     """Run a command behind an emulated link; return its exit code, and why it could not start.
 
-    This process needs privileges for that; `enter_user_namespace` gives them.
-
-    Raises:
-        LinkError: The system does not allow it.
+    It needs privileges, which `enter_user_namespace` gives; raises LinkError.
     """
     with ExitStack() as stack:
         # Make a network for COMMAND, and the outer end where this process was.
@@ -142,10 +138,7 @@ class _Session:
             way.advance(now=now)
 
     def _turn(self, guard: Guard, signals: SignalDescriptor) -> None:
-        """Carry packets, take signals and COMMAND's end, until something else is due.
-
-        ``select`` waits, as its timeouts are exact to us; epoll's are ms.
-        """
+        """Carry packets, take signals and COMMAND's end, until more is due; select is exact."""
         # Wait for a packet, a signal, COMMAND's end, or what the link does next.
         others: list[Descriptor] = [signals, guard] if guard.exit_code is None else [signals]
         now = self._clock()

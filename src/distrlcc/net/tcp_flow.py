@@ -42,13 +42,10 @@ _RTT, _CWND, _RETRANSMITTED, _ACKED, _SENT = 68, 80, 100, 120, 156
 class TcpSample(NamedTuple):
     """A flow at one time; counts are since its beginning, packets are the kernel's segments."""
 
-    time_s: float
-    """Since the flow began."""
-    smoothed_rtt_ms: float
-    """The kernel's (RFC 6298), which takes in each acknowledgement."""
+    time_s: float  # since the flow began
+    smoothed_rtt_ms: float  # the kernel's (RFC 6298), which takes in each acknowledgement
     cwnd_packets: int
-    sent_packets: int
-    """With data, those that were sent again among them."""
+    sent_packets: int  # with data, those that were sent again among them
     retransmitted_packets: int
     acked_bytes: int
 
@@ -59,11 +56,7 @@ def kernel_controls() -> list[str]:
 
 
 def sink(host: str, port: int, patience_s: float, flows: int = 1) -> None:
-    """Receive so many connections' bytes until their end, or until none come for ``patience_s``.
-
-    Raises:
-        LinkError: It cannot listen there, or a sender does not come.
-    """
+    """Receive connections' bytes until their end, or none for ``patience_s``; raises LinkError."""
     try:
         server = socket.create_server((host, port), backlog=flows)
     except OSError as error:
@@ -101,10 +94,7 @@ def send(
 
     There is a sample each 10 ms from the beginning on, or later where the machine was busy, and the
     end's. ``on_open`` is called when all are connected; the flows begin when it returns.
-    ``on_sample`` is called with the first one's socket after each sample.
-
-    Raises:
-        LinkError: The kernel does not have the control, or the sink is not there.
+    ``on_sample`` is called with the first one's socket after each sample. Raises LinkError.
     """
     with ExitStack() as opened:
         selector = opened.enter_context(selectors.DefaultSelector())

@@ -23,11 +23,9 @@ from distrlcc.transport.handshake import Address
 
 _SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
 _MOST_BYTES = 65_000
-_MOST_SEGMENTS = 64
-"""The kernel's UDP_MAX_SEGMENTS of old; newer ones take 128."""
+_MOST_SEGMENTS = 64  # the kernel's UDP_MAX_SEGMENTS of old; newer ones take 128
 _BUFFER_BYTES = 4 << 20
-_READS = 16
-"""Reads in a row, so that what is due is not kept waiting by a flood."""
+_READS = 16  # reads in a row, so that what is due is not kept waiting by a flood
 _PLACE = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _NO_BATCHES = (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP)
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
@@ -53,11 +51,7 @@ class UdpSocket:
     """A nonblocking UDP socket; a context manager."""
 
     def __init__(self, *, bind: Address | None = None, connect: Address | None = None) -> None:
-        """Open it, to listen at an address or to exchange datagrams with one alone.
-
-        Raises:
-            LinkError: The port is taken, the address is not this machine's, or there are too many.
-        """
+        """Open it, to listen at an address or to talk to one alone; raises LinkError."""
         # Large buffers; batches where the kernel has them.
         family = socket.AF_INET6 if ":" in (bind or connect or ("",))[0] else socket.AF_INET
         try:
@@ -68,20 +62,16 @@ class UdpSocket:
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         give_room(self._socket, _BUFFER_BYTES)
-        self.batches = False
-        """Whether several datagrams leave in one call."""
+        self.batches = False  # whether several datagrams leave in one call
         with suppress(OSError):
             self._socket.getsockopt(_SOL_UDP, _UDP_SEGMENT)
             self.batches = True
         with suppress(OSError):
             self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
         # What went wrong with datagrams.
-        self.refused = False
-        """Whether the other end's port was closed when it was last heard of."""
-        self.too_large = False
-        """Whether a datagram did not fit onto the path."""
-        self.unsent = 0
-        """Datagrams that this machine had no room for."""
+        self.refused = False  # whether the other end's port was closed when it was last heard of
+        self.too_large = False  # whether a datagram did not fit onto the path
+        self.unsent = 0  # datagrams that this machine had no room for
         # Take the address.
         try:
             if bind is not None:
@@ -183,10 +173,7 @@ def resolve(
 ) -> Address:
     """Return the address that a user's ``HOST:PORT`` means; ``what`` names the argument.
 
-    A name is looked up for so many seconds at most; None: `Limits.call`.
-
-    Raises:
-        LinkError: It is none, or the name is unknown.
+    A look-up has so many seconds, or `Limits.call`; raises LinkError.
     """
     match = _PLACE.fullmatch(text)
     host, port = (match[1] or match[2], match[3]) if match else ("", None)

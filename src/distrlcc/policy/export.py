@@ -26,11 +26,7 @@ _OPSET = 17
 
 
 def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
-    """Return a policy's graph; needs the package onnx.
-
-    Raises:
-        PolicyFileError: Its network is a user's.
-    """
+    """Return a policy's graph by the package onnx; raises PolicyFileError at a user's network."""
     if is_reference(policy.spec.kind):
         raise PolicyFileError(
             f"ONNX: there is no model of a network of a user's, as {short(policy.spec.kind)} is; "

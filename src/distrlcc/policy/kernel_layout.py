@@ -21,24 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-OBJECT = "distrlcc.bpf.o"
-"""The compiled program's file."""
-OPERATIONS = "distrlcc"
-"""The struct_ops map."""
-TRIAL_PROGRAM = "trial"
-"""The program for BPF_PROG_TEST_RUN, of type tc, that loads only where it is asked for."""
+OBJECT = "distrlcc.bpf.o"  # the compiled program's file
+OPERATIONS = "distrlcc"  # the struct_ops map
+TRIAL_PROGRAM = "trial"  # for BPF_PROG_TEST_RUN, of type tc; it loads only where it is asked for
 POLICIES, CONTROL, STATS = ".data.policies", ".data.control", ".data.stats"
-OUTSIDE = 2
-"""What a guard's ``on`` is while CUBIC's rule has the window alone."""
+OUTSIDE = 2  # what a guard's ``on`` is while CUBIC's rule has the window alone
 PLACES, TRIAL, FORM = ".data.places", ".data.trial", ".rodata.form"
 
-ONE = 1 << 24
-"""1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point."""
+ONE = 1 << 24  # 1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point
 RATE_ONE = 1 << 16
-WEIGHT_SHIFT = 20
-"""Bits after a weight's point, which leave room for large sums; 2^31 stands for 0."""
-CELL_GREATEST = 1 << 38
-"""An LSTM's cell is clipped here, 2^14: its products with a gate need 63 bits at most."""
+WEIGHT_SHIFT = 20  # bits after a weight's point, which leave room for large sums; 2^31 stands for 0
+CELL_GREATEST = 1 << 38  # an LSTM's cell is clipped here: its products with a gate need 63 bits
 MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 128
 MAX_LAYERS = MAX_DENSE + 2
 MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 256, 256, 1 << 16, 1024

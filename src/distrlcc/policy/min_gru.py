@@ -18,13 +18,10 @@ from distrlcc.control.compiled import njit
 
 
 def scan(gates: Tensor, starts: Tensor, first: Tensor) -> Tensor:
-    """Return the states ``[H, L, B]`` after each step.
+    """Return the states ``[H, L, B]`` after each step, of the one before the first, ``[H, B]``.
 
-    Args:
-        gates: Before sigmoid and tanh, ``[2 H, L, B]``: of z, then of candidates. Each unit's steps
-            lie together in memory.
-        starts: True where an episode starts, ``[L, B]``: the state before is zero there.
-        first: The state before the first step, ``[H, B]``.
+    Gates are before sigmoid and tanh, ``[2 H, L, B]``: of z, then of candidates; each unit's steps
+    lie together in memory. Starts, ``[L, B]``, are True where the state before is zero.
     """
     if gates.device.type == "cpu":
         states: Tensor = _CompiledScan.apply(gates, starts, first)  # type: ignore[no-untyped-call]

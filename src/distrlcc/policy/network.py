@@ -23,8 +23,7 @@ from distrlcc.policy.spec import PolicySpec
 class Categorical(NamedTuple):
     """A distribution over ``A`` actions."""
 
-    log_probs: Tensor
-    """``[..., A]``, normalised."""
+    log_probs: Tensor  # ``[..., A]``, normalised
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return log-probabilities ``[...]`` of int64 actions ``[...]``."""
@@ -38,10 +37,8 @@ class Categorical(NamedTuple):
 class Gaussian(NamedTuple):
     """A diagonal Gaussian over action vectors of length ``A``; nothing squashes it."""
 
-    mean: Tensor
-    """``[..., A]``."""
-    log_std: Tensor
-    """``[A]``, within ``LOG_STD_RANGE``."""
+    mean: Tensor  # ``[..., A]``
+    log_std: Tensor  # ``[A]``, within ``LOG_STD_RANGE``
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Return log-densities ``[...]`` of actions ``[..., A]``."""
@@ -57,19 +54,13 @@ class Gaussian(NamedTuple):
 def kl_estimate(log_ratio: Tensor) -> Tensor:
     """Estimate KL(old ‖ new) from actions the old policy took, without bias and never below 0.
 
-    Needs only the actions' log-probabilities, so that no old distribution has to be kept or sent.
-
-    Args:
-        log_ratio: log new - log old probability of each action, ``[...]``.
-
-    Returns:
-        ``(r - 1) - log r``, the k3 of http://joschu.net/blog/kl-approx.html, ``[...]``.
+    The log ratios are log new - log old probabilities of the actions, ``[...]``. The estimate is
+    ``(r - 1) - log r``, the k3 of http://joschu.net/blog/kl-approx.html.
     """
     return log_ratio.expm1() - log_ratio
 
 
-INITIAL_LOG_STD = -0.5
-"""Where a Gaussian's log standard deviation starts."""
+INITIAL_LOG_STD = -0.5  # where a Gaussian's log standard deviation starts
 
 _ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
@@ -190,14 +181,9 @@ class ActorCritic(PolicyNetwork):
     def forward(self, obs: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run the network over a sequence; one step is a sequence of length 1.
 
-        Args:
-            obs: Normalised observations ``[L, B, D]``.
-            starts: True where an episode starts, ``[L, B]``: the state is zero there.
-            state: ``[P, B, H]`` before the first row.
-
-        Returns:
-            Logits or means ``[L, B, A]``, values ``[L, B]`` and the state ``[P, B, H]`` after the
-            last row.
+        Observations are normalised, ``[L, B, D]``; starts ``[L, B]`` are True where the state is
+        zero; the state ``[P, B, H]`` is that before the first row. Returns logits or means ``[L, B,
+        A]``, values ``[L, B]`` and the state ``[P, B, H]`` after the last row.
         """
         activate = _ACTIVATIONS[self.spec.activation]
         # Features come first inside, [D, L·B]: a sixth off an update's time, as softmax and loss

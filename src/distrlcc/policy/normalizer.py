@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from distrlcc.types import copy_state, restore_state
 
-CLIP = 10.0
-"""Normalised observations are clipped to ±CLIP standard deviations."""
+CLIP = 10.0  # normalised observations are clipped to ±CLIP standard deviations
 
 _EPSILON = 1e-8
 Float32 = NDArray[np.float32]

@@ -19,8 +19,7 @@ from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.spec import BODY, PolicySpec
 from distrlcc.seeding import normal, uniform
 
-LOG_STD_RANGE = (-5.0, 2.0)
-"""A Gaussian's log standard deviation is clipped to this range, in NumPy and in torch."""
+LOG_STD_RANGE = (-5.0, 2.0)  # bounds of a Gaussian's log standard deviation, here and in torch
 
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -107,14 +106,10 @@ class NumpyNetwork:
         return np.zeros(self.spec.state_shape(count), np.float32)
 
     def step(self, obs: Float32, state: Float32) -> tuple[Float32, Float32, Float32]:
-        """Run one step; nothing passed in is changed.
+        """Run one step of raw observations ``[N, D]``; nothing passed in is changed.
 
-        Args:
-            obs: Raw observations ``[N, D]``.
-            state: ``[P, N, H]``, already zero where an episode starts.
-
-        Returns:
-            Logits or means ``[N, A]``, values ``[N]``, and the state after the step ``[P, N, H]``.
+        The state ``[P, N, H]`` is zero already where an episode starts. Returns logits or means
+        ``[N, A]``, values ``[N]``, and the state after the step ``[P, N, H]``.
         """
         normalised = normalize(obs, self._mean, self._std)
         if self._user is not None:
@@ -190,19 +185,11 @@ class NumpyPolicy(NumpyNetwork):
     def act(
         self, obs: Float32, state: Float32, draws: Float64 | None = None
     ) -> tuple[NDArray[np.int64] | Float32, Float32]:
-        """Choose actions.
+        """Choose actions for raw observations ``[N, D]`` and states ``[P, N, H]``.
 
-        Args:
-            obs: Raw observations ``[N, D]``.
-            state: ``[P, N, H]`` from :meth:`initial_state` or the last call.
-            draws: Needed where :attr:`acting` is ``sample``: uniforms in [0, 1) ``[N]`` for
-                discrete actions, standard normals ``[N, A]`` for continuous ones.
-
-        Returns:
-            Actions, int64 ``[N]`` or float32 ``[N, A]``, and the next state.
-
-        Raises:
-            ValueError: If draws are needed and not given.
+        Where :attr:`acting` is ``sample`` it needs draws, else raises ValueError: uniforms in [0,
+        1) ``[N]`` for discrete actions, standard normals ``[N, A]`` for continuous ones. Returns
+        actions, int64 ``[N]`` or float32 ``[N, A]``, and the next state.
         """
         head, _, state = self.step(obs, state)
         discrete = self.spec.action_kind == "discrete"

@@ -26,8 +26,7 @@ from distrlcc.policy.spec import PolicySpec, expected_shapes
 
 FORMAT = "distrlcc-policy"
 FORMAT_VERSION = "2"
-_UNCHECKED = "1"
-"""The version before, without a checksum."""
+_UNCHECKED = "1"  # the version before, without a checksum
 
 Acting = Literal["argmax", "sample"]
 
@@ -43,14 +42,12 @@ class _Header:
 class PolicyFile:
     """What a policy file holds."""
 
-    spec: PolicySpec
-    """The policy's inputs, outputs and network."""
+    spec: PolicySpec  # the policy's inputs, outputs and network
     arrays: dict[str, NDArray[np.float32]]
     """Weights and normalisation, named as ``expected_shapes(spec)`` says."""
     acting: Acting = "argmax"
     """How to act: the likeliest action (or the mean), or a draw; evaluate both, keep the better."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    """Training notes and scores: any JSON values."""
+    notes: dict[str, Any] = field(default_factory=dict)  # training notes and scores: JSON values
 
 
 def save_policy(
@@ -60,37 +57,25 @@ def save_policy(
     before_rename: Callable[[], None] | None = None,
     epoch: int = 0,
 ) -> None:
-    """Write a policy file whole or not at all: a temporary name first, then a rename.
+    """Write a policy file whole or not at all, as `write_together` does.
 
-    For ``before_rename`` and ``epoch`` see `write_together`.
-
-    Raises:
-        PolicyFileError: If the arrays are not those of the spec.
-        OutputError: If the place cannot be written.
+    Raises PolicyFileError if the arrays are not those of the spec, and OutputError.
     """
     target = Path(path)
     _check_arrays(target, policy.spec, policy.arrays)
     header = {"spec": asdict(policy.spec), "acting": policy.acting, "notes": policy.notes}
     arrays = {name: np.ascontiguousarray(a, np.float32) for name, a in policy.arrays.items()}
     text = json.dumps(header, sort_keys=True)
-    metadata = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "policy": text,
-        "checksum": _checksum(text, arrays),
-    }
+    metadata = {"format": FORMAT, "format_version": FORMAT_VERSION, "policy": text}
+    metadata["checksum"] = _checksum(text, arrays)
     require_writable(target.parent)
     write_atomically(target, save(arrays, metadata), before_rename=before_rename, epoch=epoch)
 
 
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
-    """Read a policy file.
+    """Read a policy file, with a warning if it is an older one without a checksum.
 
-    An older file without a checksum is read with a warning.
-
-    Raises:
-        PolicyFileError: If there is no such file, or it is damaged, foreign, of another format
-            version, lacks arrays, or has arrays of another shape than its spec.
+    Raises PolicyFileError if it is missing, damaged, foreign, of another version or lacks arrays.
     """
     source = Path(path)
     metadata, arrays = _read(source)
@@ -131,10 +116,7 @@ def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]
         raise PolicyFileError(f"{source}: permission denied")
     found = f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file"
     remedy = "; expected a safetensors file, copy it again"
-    with (
-        reading(PolicyFileError, found, remedy),
-        safe_open(source, framework="numpy") as stream,
-    ):
+    with reading(PolicyFileError, found, remedy), safe_open(source, framework="numpy") as stream:
         return stream.metadata() or {}, {
             name: stream.get_tensor(name)
             for name in stream.keys()  # noqa: SIM118
@@ -170,8 +152,7 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
 SHIPPED = Path(__file__).parents[1] / "policies"
 """Where they lie, each with the row of results that belongs to it."""
 
-RUN_POLICY = "policy.safetensors"
-"""A policy's name in its run's folder."""
+RUN_POLICY = "policy.safetensors"  # a policy's name in its run's folder
 
 
 def shipped_policies() -> dict[str, Path]:
@@ -180,13 +161,7 @@ def shipped_policies() -> dict[str, Path]:
 
 
 def find_policy(name: str) -> Path:
-    """Return the file that a user means: a file, a run's folder, or a shipped policy.
-
-    What lies on the disk goes before what is shipped.
-
-    Raises:
-        PolicyFileError: There is nothing of that name.
-    """
+    """Return a user's policy: a file, a run's, or else a shipped one; raises PolicyFileError."""
     shipped = shipped_policies()
     if os.path.isdir(name):
         return Path(name) / RUN_POLICY

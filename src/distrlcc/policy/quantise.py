@@ -19,11 +19,9 @@ from distrlcc.policy.policy_file import PolicyFile
 Struct = NDArray[np.void]
 _INVERSE_BITS, _STD_LEAST, _FACTOR_GREATEST = 20, 2.0**-12, 4.0
 _WEIGHT_GREATEST, _INPUT_GREATEST = 2.0 ** (31 - layout.WEIGHT_SHIFT), 10.0
-_SUM_GREATEST = 2.0**19
-"""With 44 bits after a product's point, 64 bits have room for less than this."""
+_SUM_GREATEST = 2.0**19  # with 44 bits after a product's point, 64 bits have room for less
 
-PACING, GUARD_LOSS = 1.25, 0.05
-"""For policies that were trained without."""
+PACING, GUARD_LOSS = 1.25, 0.05  # for policies that were trained without
 GUARD_ROUNDS, FLOOR, CROWD = 2, 4, 128
 """Round trips in a row above the guard's bound; least window, packets, since of fewer some wait for
 the receiver's timer; busy connections from which on steps get longer, in proportion."""
@@ -32,16 +30,10 @@ the receiver's timer; busy connections from which on steps get longer, in propor
 def quantise(
     policy: PolicyFile, actions: Any, *, preference: float | None = None, name: str = "policy"
 ) -> Struct:
-    """Return a policy as one `POLICY`.
+    """Return a policy as one `POLICY`; raises PolicyFileError, with its name, if it does not fit.
 
-    Args:
-        policy: What the file holds.
-        actions: Its action space, as `distrlcc.env.actions.ACTIONS` has it.
-        preference: From 0 (throughput) to 1 (delay); None: the policy's own, if it has any.
-        name: What messages call it.
-
-    Raises:
-        PolicyFileError: It does not fit.
+    ``actions`` are its action space. A preference goes from 0 (throughput) to 1 (delay); None: the
+    policy's own, if it has any.
     """
     spec, arrays = policy.spec, policy.arrays
     _check(policy, actions, name)

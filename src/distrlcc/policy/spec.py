@@ -56,9 +56,7 @@ class Network(Protocol):
 
 
 NETWORKS: Registry[Network | None] = Registry(
-    "network",
-    dict.fromkeys(("mlp", "lstm", "mingru")),
-    having("state_size shapes module step"),
+    "network", dict.fromkeys(("mlp", "lstm", "mingru")), having("state_size shapes module step")
 )
 """Ours have None: `distrlcc.policy.network` and `distrlcc.policy.numpy_policy` have them."""
 BODY = "body."
@@ -155,10 +153,7 @@ class PolicySpec:
         return 0 if self.kind == "mlp" else self.hidden[-1]
 
     def state_shape(self, count: int) -> tuple[int, int, int]:
-        """Return the shape ``[P, count, H]`` of ``count`` recurrent states.
-
-        An LSTM's P = 2 parts are h and c, others' one is h; H is 0 for an MLP.
-        """
+        """Return the shape of recurrent states, ``[P, count, H]``: P is 2, h and c, of an LSTM."""
         return (2 if self.kind in ("mlp", "lstm") else 1, count, self.state_size)
 
     def no_actions(self, *shape: int) -> NDArray[Any]:

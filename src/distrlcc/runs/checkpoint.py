@@ -31,8 +31,7 @@ from distrlcc.errors import CheckpointError, reading
 from distrlcc.files import crc32, write_atomically
 
 FORMAT = "distrlcc-checkpoint"
-VERSION = "2"
-"""Version of the file's layout; a file of another version is refused."""
+VERSION = "2"  # version of the file's layout; a file of another version is refused
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -48,31 +47,18 @@ def save_checkpoint(
     before_rename: Callable[[], None] | None = None,
     epoch: int = 0,
 ) -> None:
-    """Write a state atomically and durably over whatever is at ``path``.
+    """Write a state atomically and durably, as `write_together` does.
 
-    The configuration is compared on loading; versions of packages are for people. For
-    ``before_rename`` and ``epoch`` see `write_together`.
-
-    Raises:
-        OutputError: The file cannot be written.
-        TypeError: The tree holds something that cannot be stored.
+    The configuration is compared on loading; versions of packages are for people. Raises
+    OutputError, and TypeError where the tree holds something that cannot be stored.
     """
-    data = pack(
-        state,
-        format=FORMAT,
-        version=VERSION,
-        config_toml=config_toml,
-        versions=json.dumps(dict(versions or {})),
-    )
+    noted = json.dumps(dict(versions or {}))
+    data = pack(state, format=FORMAT, version=VERSION, config_toml=config_toml, versions=noted)
     write_atomically(path, data, before_rename=before_rename, epoch=epoch)
 
 
 def pack(state: Mapping[str, Any], **metadata: str) -> bytes:
-    """Return a state as bytes, to send or to write.
-
-    Raises:
-        TypeError: The tree holds something that cannot be stored.
-    """
+    """Return a state as bytes, to send or to write; raises TypeError if it cannot be stored."""
     tree, arrays = _flatten(state)
     metadata |= {"state": tree, "checksum": str(crc32(tree, arrays))}
     return safetensors.numpy.save({str(i): array for i, array in enumerate(arrays)}, metadata)
@@ -104,11 +90,8 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Read a state, of any configuration if that is None.
 
-    ``fill`` completes the configuration that stands in the file, which may be older.
-
-    Raises:
-        CheckpointError: The file is missing, truncated or corrupt (DamagedCheckpointError), of
-            another format, or from another configuration.
+    ``fill`` completes the one that stands in the file, which may be older. Raises CheckpointError,
+    where it is damaged DamagedCheckpointError.
     """
     try:
         path.open("rb").close()
@@ -154,10 +137,7 @@ def _check(
 
 
 def _encode(value: Any, arrays: list[NDArray[Any]], place: str) -> Any:
-    """Turn a tree into JSON values; arrays go to ``arrays`` and leave their index.
-
-    Plain JSON scalars stand for themselves, everything else is a list that starts with its kind.
-    """
+    """Turn a tree into JSON: scalars, and lists that begin with a kind; of arrays their index."""
     if isinstance(value, np.ndarray | np.generic):
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return [kind, _store(np.asarray(value), arrays, place)]
@@ -192,10 +172,9 @@ def _decode(node: Any, arrays: list[NDArray[Any]]) -> Any:
     kind, content = node
     if kind == "dict":
         return {key: _decode(item, arrays) for key, item in content}
-    if kind == "list":
-        return [_decode(item, arrays) for item in content]
-    if kind == "tuple":
-        return tuple(_decode(item, arrays) for item in content)
+    if kind in ("list", "tuple"):
+        items = [_decode(item, arrays) for item in content]
+        return items if kind == "list" else tuple(items)
     array = arrays[content]
     if kind == "array":
         return array

@@ -40,20 +40,13 @@ class CollectConfig:
     scheme: str
     """The expert: ``oracle``, or a scheme that drives the links; of several, with commas between,
     each link has the one with the greatest return there."""
-    steps: int = 1_000_000
-    """Steps to collect; the last episode is completed. 0: `episodes` says how much."""
-    episodes: int = 0
-    """Episodes to collect; 0: `steps` says how much."""
-    num_envs: int = 256
-    """Episodes that run side by side, at most."""
-    seed: int = 0
-    """Chooses the links."""
-    split: Literal["train", "validation", "test"] = "train"
-    """Which scenarios of the suites."""
-    shard_steps: int = 262_144
-    """Steps in a shard, at most; bounds the memory that collecting takes."""
-    disturb: float = 0.0
-    """Share of steps at which the oracle's action gives way to one drawn at random."""
+    steps: int = 1_000_000  # steps to collect, to an episode's end; 0: `episodes` says how much
+    episodes: int = 0  # episodes to collect; 0: `steps` says how much
+    num_envs: int = 256  # episodes that run side by side, at most
+    seed: int = 0  # chooses the links
+    split: Literal["train", "validation", "test"] = "train"  # which scenarios of the suites
+    shard_steps: int = 262_144  # steps in a shard, at most; bounds the memory that collecting takes
+    disturb: float = 0.0  # share of steps at which the oracle's action gives way to a random one
     env: EnvConfig = field(default_factory=EnvConfig)
 
     def __post_init__(self) -> None:
@@ -81,8 +74,7 @@ class CollectConfig:
         return int(self.env.episode_s * 1e3 / self.env.step_ms) + 1
 
 
-STRETCH = 50
-"""Steps from one disturbance to the next."""
+STRETCH = 50  # steps from one disturbance to the next
 
 
 def disturbed(
@@ -121,12 +113,7 @@ class ExpertRounds:
     """Rounds of episodes in which the expert acts."""
 
     def __init__(self, config: CollectConfig) -> None:
-        """Build the environment.
-
-        Raises:
-            ConfigError: A suite or the scheme does not exist, or a shard is less than an episode.
-            TraceError: A trace cannot be read.
-        """
+        """Build the environment; raises ConfigError and TraceError."""
         if config.shard_steps < config.episode_steps:
             raise ConfigError(
                 f"shard_steps is {config.shard_steps}; expected {config.episode_steps} or more, "
@@ -193,29 +180,18 @@ def collect_data(
 ) -> Manifest | int:
     """Collect a data set in rounds of the same configuration, in a new or empty folder.
 
-    Returns:
-        The manifest that was written; or the number of the signal that ended it early, and nothing
-        is kept.
-
-    Raises:
-        OutputError: The folder is not empty, or cannot be written.
+    Returns its manifest; or the number of the signal that ended it early, and nothing is kept.
+    Raises OutputError.
     """
     origin = Origin(
-        config.scheme,
-        config.env.suites,
-        config.split,
-        config.seed,
-        rounds.count,
-        config.disturb,
-        to_toml(config.env),
-        {**package_versions(), "pyarrow": pa.__version__},
+        *(config.scheme, config.env.suites, config.split, config.seed, rounds.count),
+        *(config.disturb, to_toml(config.env), package_versions() | {"pyarrow": pa.__version__}),
     )
     with DatasetWriter(out, rounds.spaces, origin, config.shard_steps) as writer, Stopper() as stop:
 
         def enough() -> bool:
-            if config.episodes:
-                return writer.episodes >= config.episodes
-            return writer.steps >= config.steps
+            wanted = config.episodes or config.steps
+            return (writer.episodes if config.episodes else writer.steps) >= wanted
 
         while not enough():
             # Run a round; a signal during it discards everything.

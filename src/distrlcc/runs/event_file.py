@@ -39,10 +39,7 @@ class EventFile:
     def __init__(
         self, folder: Path, settings: Mapping[str, Any], first_step: int | None = None
     ) -> None:
-        """Begin a file, with the run's settings for the page of hyperparameters.
-
-        TensorBoard hides what earlier files have from ``first_step`` on.
-        """
+        """Begin a file, with the run's settings; earlier ones are hidden from ``first_step`` on."""
         folder.mkdir(exist_ok=True)
         now = datetime.now(UTC).timestamp()
         name = f"events.out.tfevents.{now:017.6f}.{platform.node()}.{getpid()}"

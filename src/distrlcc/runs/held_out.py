@@ -30,11 +30,9 @@ _GOLDEN = (5**0.5 - 1) / 2
 class HeldOutScore:
     """Means over the held-out links."""
 
-    reward: float
-    """Mean reward per step: what checkpoints are compared by."""
+    reward: float  # mean reward per step: what checkpoints are compared by
     utilisation: float
-    queueing_delay: float
-    """In base round trips."""
+    queueing_delay: float  # in base round trips
     loss: float
 
 
@@ -42,11 +40,7 @@ class HeldOut:
     """The same links at every scoring."""
 
     def __init__(self, config: RunConfig | ImitateConfig, spec: PolicySpec) -> None:
-        """Take a run's configuration and its policy's spec.
-
-        Raises:
-            ConfigError: The held-out links have more agents than there is room for.
-        """
+        """Take a run's configuration and its policy's spec; raises ConfigError."""
         env, seconds = config.env.undisturbed(), config.held_out.seconds
         self._config = replace(env, world="simulated", stagger=False, episode_s=seconds, rooms=())
         self._links, self._spec, self._seed = config.held_out.links, spec, config.seed
@@ -62,16 +56,10 @@ class HeldOut:
 
     def score(self, weights: Weights) -> dict[Acting, HeldOutScore]:
         """Score weights under both ways of acting."""
-        return {
-            acting: HeldOutScore(*self._means(self.by_link(weights, acting))) for acting in ACTINGS
-        }
+        return {way: HeldOutScore(*self._means(self.by_link(weights, way))) for way in ACTINGS}
 
     def _means(self, scores: NDArray[np.float64]) -> list[float]:
-        """Return means over the links on which an agent ran.
-
-        Raises:
-            ConfigError: None did, or a reward is not finite.
-        """
+        """Return means over the links on which an agent ran; raises ConfigError if none did."""
         ran = np.isfinite(scores[1:]).all(axis=0)
         if not ran.any():
             raise ConfigError(
@@ -86,10 +74,7 @@ class HeldOut:
         return [float(mean) for mean in scores[:, ran].mean(axis=1)]
 
     def by_link(self, weights: Weights, acting: Acting) -> NDArray[np.float64]:
-        """Return `HeldOutScore`'s values of each link, ``[4, links]``: means over its agents.
-
-        NaN on links on which no agent ran.
-        """
+        """Return `HeldOutScore`'s values, ``[4, links]``, means over agents; NaN where none ran."""
         agents, env = self._config.agents, self._env
         count = env.num_envs
         policy = NumpyPolicy(PolicyFile(self._spec, weights.arrays, acting))

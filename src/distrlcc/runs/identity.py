@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _CONFIG = "config"
-PACKAGES = ("torch", "numpy", "numba", "gymnasium")
-"""Packages whose versions are kept beside the results."""
+PACKAGES = ("torch", "numpy", "numba", "gymnasium")  # their versions are kept beside the results
 NOT_INSTALLED = "not installed"
 _REMEDY = "; does a distrlcc of this version answer there?"
-_MOST_ROWS, _WIDEST = 20, 100
-"""Of a table of differences: what the others say may be long."""
+_MOST_ROWS, _WIDEST = 20, 100  # of a table of differences: what the others say may be long
 
 
 def package_versions() -> dict[str, str]:
@@ -48,13 +46,9 @@ def package_version(package: str) -> str:
 
 def versions() -> dict[str, Any]:
     """Return versions, platform, command and the wall-clock date, for people."""
-    return {
-        **package_versions(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "command": sys.argv,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    here = {"platform": platform.platform(), "cpus": os.cpu_count()}
+    return {**package_versions(), **here, "command": sys.argv, "date": date}
 
 
 def identity(config: DataclassInstance | None, **others: str | int) -> dict[str, str]:
@@ -81,12 +75,7 @@ def _code() -> str:
 
 
 def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Compare with the master's.
-
-    Raises:
-        ConfigError: The master's is none.
-        GroupError: They differ; the message is a table.
-    """
+    """Compare with the master's; raises GroupError with a table, or ConfigError if it is none."""
     with reading(ConfigError, "what the master says of itself cannot be read", _REMEDY):
         table = differences(msgspec.convert(master, dict[str, str]), own)
     if table:
@@ -100,7 +89,7 @@ def differences(master: Mapping[str, str], own: Mapping[str, str]) -> str:
     """Return a table of what differs between the master and this process; empty if nothing does."""
     rows = [
         (name, master.get(name, "(absent)"), own.get(name, "(absent)"))
-        for name in [*own, *(name for name in master if name not in own)]
+        for name in {**own, **master}
         if name != _CONFIG and master.get(name) != own.get(name)
     ]
     for line in toml_differences(master.get(_CONFIG, ""), own.get(_CONFIG, "")):

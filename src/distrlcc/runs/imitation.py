@@ -23,13 +23,7 @@ class SequenceSource(Source):
     def __init__(
         self, config: ImitateConfig, data: StoredData, rank: int = 0, size: int = 1
     ) -> None:
-        """Choose the validation episodes and cut all into sequences.
-
-        ``size`` ranks share the minibatches; each has opened the data set itself.
-
-        Raises:
-            ConfigError: The configuration does not fit the data set.
-        """
+        """Choose validation episodes; ``size`` ranks share minibatches; raises ConfigError."""
         check_data(config.env, data)
         self.spec = spec_in(data.manifest.spaces, config)
         self._config, self._rank, self._size, self._epoch = config, rank, size, 0
@@ -89,11 +83,7 @@ def imitation_run(
     size: int = 1,
     reducer: Reducer | None = None,
 ) -> RunState:
-    """Return a run that imitates an expert; see `SequenceSource`.
-
-    Raises:
-        ConfigError: The configuration does not fit the data set.
-    """
+    """Return a run that imitates an expert; see `SequenceSource`."""
     limit_threads()
     source = SequenceSource(config, data, rank, size)
     learner = Cloning(config.imitation, source.spec, config.seed, reducer)

@@ -37,30 +37,19 @@ def mark_run(folder: Path, run: str) -> None:
     write_atomically(folder / _RUN, run.encode())
     for path in folder.glob(f"{_EPOCH}*"):
         path.unlink(missing_ok=True)
-    _remove_temporary(folder, sys.maxsize)
+    remove_temporary(folder, folder / "checkpoints", epoch=sys.maxsize)
 
 
 class Leadership:
     """A process's right to write a run's folder, which it takes from whoever had it."""
 
     def __init__(
-        self,
-        folder: Path,
-        run: str,
-        epoch: int = 1,
-        still_leads: Callable[[], bool] = lambda: True,
+        self, folder: Path, run: str, epoch: int = 1, still_leads: Callable[[], bool] = lambda: True
     ) -> None:
-        """Take a folder over from leaders of older epochs.
+        """Take a folder over from leaders of older epochs of the run that it was marked with.
 
-        Args:
-            folder: The run's.
-            run: Id that the folder was marked with.
-            epoch: Greater than that of each leader before.
-            still_leads: Whether the others have not replaced this process meanwhile.
-
-        Raises:
-            FencedError: Another process has taken it over already.
-            OutputError: The folder cannot be written.
+        ``still_leads``: whether the others have not replaced this process meanwhile. Raises
+        FencedError if another process has the folder already, and OutputError.
         """
         self._folder, self._run, self.epoch = folder, run, epoch
         self._still_leads = still_leads
@@ -71,26 +60,16 @@ class Leadership:
         for path in folder.glob(f"{_EPOCH}*"):
             if _number(path) < epoch:
                 path.unlink(missing_ok=True)
-        _remove_temporary(folder, epoch)
+        remove_temporary(folder, folder / "checkpoints", epoch=epoch)
 
     def check(self) -> None:
-        """Ask, between writing a temporary file and its rename, whether it is still this process.
-
-        Raises:
-            FencedError: It is not.
-            OutputError: The folder is gone.
-        """
+        """Raise FencedError if another process leads by now, OutputError if the folder is gone."""
         run = run_of(self._folder)
         if run is None:
             raise OutputError(f"{self._folder} is no run's folder any more: it was removed")
         newest = max(map(_number, self._folder.glob(f"{_EPOCH}*")), default=0)
         if run != self._run or newest > self.epoch or not self._still_leads():
             raise FencedError(f"another process has taken {self._folder} over; this one ends")
-
-
-def _remove_temporary(folder: Path, epoch: int) -> None:
-    for place in (folder, folder / "checkpoints"):
-        remove_temporary(place, epoch)
 
 
 def _number(path: Path) -> int:

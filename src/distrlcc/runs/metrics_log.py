@@ -49,8 +49,7 @@ class MetricsLog:
     ) -> None:
         """Take a run's folder and a file's name; ``tensorboard``: event files, with settings."""
         self.path = folder / name
-        self.newest = 0
-        """The newest update that has a line."""
+        self.newest = 0  # the newest update that has a line
         self._events = folder / "tensorboard"
         self._tensorboard = tensorboard
         self._settings = settings or {}
@@ -62,19 +61,12 @@ class MetricsLog:
         self._writer: EventFile | None = None
 
     def begin_after(
-        self,
-        update: int | None = None,
-        *,
-        check: Callable[[], None] = lambda: None,
-        epoch: int = 0,
+        self, update: int | None = None, *, check: Callable[[], None] = lambda: None, epoch: int = 0
     ) -> None:
         """Go on with what is there, without torn lines and those of updates after ``update``.
 
-        The lines are copied to a new file: one that a former writer has open is then of no run. For
-        ``check`` and ``epoch`` see `write_together`, where the first is ``before_rename``.
-
-        Raises:
-            OutputError: The file cannot be written.
+        The lines are copied to a new file: one that a former writer has open is then of no run.
+        ``check`` is `write_together`'s ``before_rename``. Raises OutputError.
         """
         self.close()
         copy = temporary_path(self.path, epoch)
@@ -113,11 +105,7 @@ class MetricsLog:
             os.fsync(self._lines.fileno())
 
     def durable(self) -> dict[str, int]:
-        """Have all lines on the disk; return their ``bytes`` and ``crc``, which a checkpoint keeps.
-
-        Raises:
-            OutputError: The disk does not take them.
-        """
+        """Have all lines on the disk, or raise OutputError; return their ``bytes`` and ``crc``."""
         with writing(self.path, _REMEDY):
             self._sync()
         return {"bytes": self._size, "crc": self._crc}
@@ -138,12 +126,9 @@ class MetricsLog:
         return changed if crc != kept["crc"] else ""
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
-        """Append metrics of an update: numbers, texts or lists of them.
+        """Append metrics of an update: numbers, texts or lists of them; raises OutputError.
 
         What is not finite is written as null. Only numbers go to TensorBoard.
-
-        Raises:
-            OutputError: They cannot be written, or the file was removed or taken over.
         """
         row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
         line = msgspec.json.format(row, indent=0) + b"\n"
@@ -209,15 +194,11 @@ class Follower:
     def __init__(self, path: Path) -> None:
         """Take the path of a file of `MetricsLog`, which need not be there yet."""
         self._path = path
-        self._told: list[int] = []
-        """Of each line that was read, what tells it from others."""
+        self._told: list[int] = []  # of each line that was read, what tells it from others
         self._file = self._read = self._place = 0
 
     def news(self) -> list[dict[str, Any]]:
-        """Return the whole lines since the last call.
-
-        After a rewind, which puts another file there, those are the lines that have changed.
-        """
+        """Return the whole lines since the last call; after a rewind, those that have changed."""
         try:
             with self._path.open("rb") as lines:
                 status = os.fstat(lines.fileno())
@@ -241,11 +222,7 @@ class Follower:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return a row for each update of a run, in order; what is known later completes it.
-
-    Raises:
-        OutputError: A line is damaged.
-    """
+    """Return a row for each update, in order; raises OutputError if a line is damaged."""
     found: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), 1):
         if not line.endswith(b"\n"):  # it is being written

@@ -14,10 +14,6 @@ Watch = Callable[[Stopper], None]
 """Called again and again by the process that began a run; it may ask for the end."""
 
 
-def _look(stopper: Stopper) -> None:
-    """Watch nothing."""
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """Where a run writes."""
@@ -25,12 +21,10 @@ class RunOptions:
     out: Path | None
     resume: bool = False
     tensorboard: bool = True
-    storage: str = ""
-    """URL of its durable copy; see `distrlcc.storage`."""
+    storage: str = ""  # URL of its durable copy; see `distrlcc.storage`
     trackers: Trackers = field(default_factory=Trackers)
-    show: bool = True
-    """Whether progress is shown."""
-    watch: Watch = _look
+    show: bool = True  # whether progress is shown
+    watch: Watch = lambda stopper: None
 
     def place(self, run: str) -> Storage | None:
         """Return the place of a run's processes there; None without a storage or a name."""
@@ -58,5 +52,4 @@ class Node:
     count: int = 1
     address: str = "127.0.0.1"
     port: int = 0
-    invitation: str = ""
-    """What to say to the users of the others, once they can join."""
+    invitation: str = ""  # what to say to the users of the others, once they can join

@@ -36,10 +36,8 @@ COLUMNS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 """Label, the metric's keys (the first that an update bears is shown) and format."""
 
-LINE_SECONDS = 10.0
-"""Time between two plain lines, s."""
-MOST_CALLS = 10_000
-"""Calls that are kept for another process, at most; the oldest go."""
+LINE_SECONDS = 10.0  # time between two plain lines, s
+MOST_CALLS = 10_000  # calls that are kept for another process, at most; the oldest go
 _REDRAW_SECONDS = 0.1
 _SPEED_SECONDS = 15.0
 
@@ -64,14 +62,9 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Show nothing yet.
+        """Show nothing yet; the run ends at these steps or this training time, s, if given.
 
-        Args:
-            total_steps: Environment steps that the run ends at; None or 0 if only time ends it.
-            max_seconds: Training time that the run ends at, s; None or 0 if only steps end it.
-            show: Whether anything is shown.
-            console: Where to write; standard error by default.
-            clock: Seconds from any origin.
+        It is written to standard error by default; ``clock`` has seconds from any origin.
         """
         self._total_steps, self._max_seconds = total_steps or 0, max_seconds or 0.0
         self._console = console or _Console(stderr=True, quiet=not show)
@@ -82,8 +75,7 @@ class Progress:
         self._marks: deque[tuple[float, float]] = deque()  # (clock, steps) of the last seconds
         self._drawn = -math.inf
         self._stale = False
-        self.below: Callable[[], Table] | None = None
-        """A table to show below, in a terminal."""
+        self.below: Callable[[], Table] | None = None  # a table to show below, in a terminal
         self._live: Live | None = None
         if show and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
@@ -100,12 +92,10 @@ class Progress:
             self._live.stop()
 
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
-        """Report an update.
+        """Report an update's metrics, and what is wrong with the training, if anything.
 
-        Args:
-            metrics: ``steps`` (environment steps so far), ``seconds`` (training time so far, those
-                before a resume counted; measured here if absent) and what :data:`COLUMNS` names.
-            alarm: What is wrong with the training, or nothing.
+        Shown are ``steps`` so far, ``seconds`` of training so far, those before a resume counted
+        (measured here if absent), and what :data:`COLUMNS` names.
         """
         now = self._clock()
         for key, value in metrics.items():
@@ -152,11 +142,8 @@ class Progress:
         done = self._done()
         left = self._left()
         head = Table.grid(padding=(0, 2))
-        head.add_row(
-            ProgressBar(total=1.0, completed=done, width=40),
-            f"{done:.0%}",
-            f"{left} left" if left else "",
-        )
+        bar = ProgressBar(total=1.0, completed=done, width=40)
+        head.add_row(bar, f"{done:.0%}", f"{left} left" if left else "")
         cells = self._cells()
         table = Table.grid(padding=(0, 2))
         table.add_row(*(Text(label, style="dim") for label, _ in cells))
@@ -269,8 +256,7 @@ def show(news: News, progress: Progress) -> list[str]:
     return [arguments[0] for name, arguments in news if name == "say"]
 
 
-Display = Progress | RemoteProgress
-"""Where a run is shown: here, or in another process."""
+Display = Progress | RemoteProgress  # where a run is shown: here, or in another process
 
 
 def _short(value: float) -> str:

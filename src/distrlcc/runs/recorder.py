@@ -73,8 +73,7 @@ class Recorder:
         self._epoch = 0
         self._shown: str | None = None
         self._noted_late = self._unsaved = False
-        self.policy_path = ""
-        """Where this process has written the run's policy."""
+        self.policy_path = ""  # where this process has written the run's policy
 
     def __enter__(self) -> Recorder:
         return self
@@ -100,10 +99,8 @@ class Recorder:
         """Open the run if this process is rank 0, and write what earlier ones have not written.
 
         Ranks call it whenever they have agreed on their group, before anything is exchanged: so no
-        update is made that the rank 0 of its group cannot write. For ``kept`` see `OpenRun`.
-
-        Raises:
-            OutputError: The run directory cannot be written.
+        update is made that the rank 0 of its group cannot write. For ``kept`` see `OpenRun`. Raises
+        OutputError.
         """
         if not self._group.leads or self._epoch != self._group.epoch:
             self.close()
@@ -143,10 +140,7 @@ class Recorder:
     def interruption(
         self, stopper: Stopper, agree: Callable[[int], int] = lambda number: number
     ) -> Stop:
-        """Return what shows the steps in the middle of an update, and breaks it off on a signal.
-
-        All ranks call ``agree`` with the signal that they have heard; it returns one of any rank.
-        """
+        """Return what shows steps amid an update, and stops it at a signal that ranks agree on."""
 
         def interrupted(steps: int) -> bool:
             if self._opened is not None:
@@ -157,12 +151,7 @@ class Recorder:
         return interrupted
 
     def record(self, metrics: dict[str, Any], events: Sequence[str] = ()) -> None:
-        """Record the update that was just counted, and what happened before it.
-
-        Args:
-            metrics: What is logged and shown; ``events`` among them were shown already.
-            events: What is shown at once, and logged.
-        """
+        """Record the update that was just counted, and show ``events``; its own were shown."""
         # Keep the row until it is written.
         state, update = self._state, self._state.counters.update
         metrics["seconds"] = state.counters.seconds
@@ -229,10 +218,7 @@ class Recorder:
             self._unsaved = True
 
     def finish(self, *, scored: bool = True) -> bool:
-        """Save, score the newest weights unless there is no time for it, and write the policy.
-
-        Return whether this process, as rank 0, has done so.
-        """
+        """Save, score unless there is no time, write the policy; say whether this rank 0 did so."""
         state, update = self._state, self._state.counters.update
         self.lead()
         if self._opened is None:

@@ -25,8 +25,7 @@ from distrlcc.types import TRUTH
 MAX_ENVS = 2**20
 MAX_VALUE = 2**48
 """Greatest seed, number of steps and the like."""
-MAX_AMOUNT = 999_999
-"""Most of a resource."""
+MAX_AMOUNT = 999_999  # most of a resource
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,7 @@ class ActorsConfig:
 
 Needs = dict[str, float]
 """Amounts by resource: ``CPU``, ``GPU`` and whatever the cluster's machines offer."""
-RESERVED = ("CPU", "GPU", "memory", "object_store_memory")
-"""Resources that have options of their own."""
+RESERVED = ("CPU", "GPU", "memory", "object_store_memory")  # they have options of their own
 
 
 @dataclass(frozen=True)
@@ -206,11 +204,7 @@ def amounts(key: str, texts: Sequence[str]) -> Needs:
 
 
 def amount(key: str, text: str) -> tuple[str, float]:
-    """Return the name and the amount of one of Ray's own resources.
-
-    Raises:
-        ConfigError: It is no such text.
-    """
+    """Return name and amount of one of Ray's own resources; raises ConfigError."""
     name, _, number = text.partition("=")
     try:
         value = float(number)
@@ -380,11 +374,7 @@ class ImitateConfig:
 
 
 def check_expert(env: EnvConfig, what: str) -> None:
-    """Refuse preferences and delayed actions where an expert is followed: it has neither.
-
-    Raises:
-        ConfigError: The reward asks for preferences, or actions are delayed.
-    """
+    """Raise ConfigError at preferences and delayed actions: an expert has neither."""
     needed = {"reward.delay_weights": (), "action_delay_steps": 0}
     why = f"as the expert of {what} has no preference, and its actions are for now; or take PPO"
     check_values(env, needed, why, prefix="env.")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="DataclassInstance")
 
-_METRICS = "metrics_file"
-"""Key of a checkpoint: what `MetricsLog.durable` said as it was saved."""
+_METRICS = "metrics_file"  # key of a checkpoint: what `MetricsLog.durable` said as it was saved
 
 
 class RunDirectory:
@@ -47,8 +47,7 @@ class RunDirectory:
     def __init__(self, path: Path, config: DataclassInstance, *, tensorboard: bool = True) -> None:
         """Open a folder; :meth:`create` and :meth:`resume` check that it fits."""
         self.path = path
-        self.storage: Storage | None = None
-        """Where its durable copy goes."""
+        self.storage: Storage | None = None  # where its durable copy goes
         self._keeper: StorageKeeper | None = None
         self._config = config
         self._lock: TextIO | None = None
@@ -62,13 +61,9 @@ class RunDirectory:
     def create(
         cls, path: Path, config: DataclassInstance, *, seed: int = 0, tensorboard: bool = True
     ) -> RunDirectory:
-        """Begin a run in a new or empty folder.
+        """Begin a run in a new or empty folder; raises ConfigError and OutputError.
 
-        The class of the configuration may name, as ``EXTENDABLE``, keys that a resume may change.
-
-        Raises:
-            ConfigError: The configuration does not fit its own types.
-            OutputError: The folder holds a run or something else, or cannot be written.
+        A class of configurations may name, as ``EXTENDABLE``, keys that a resume may change.
         """
         # Refuse a folder that holds something else.
         run = cls(path, config, tensorboard=tensorboard)
@@ -93,11 +88,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """Open a run to go on with it; follow with :meth:`load` and :meth:`rewind`.
 
-        Where extendable keys differ, those given are the run's from now on.
-
-        Raises:
-            CheckpointError: The run has another configuration; names the keys that differ.
-            OutputError: The folder holds no run.
+        Extendable keys are as given from now on; others that differ are in a CheckpointError.
+        Raises OutputError if there is no run.
         """
         began = cls.read_config(out, type(config))
         changed = toml_differences(_identity(began), _identity(config))
@@ -109,12 +101,7 @@ class RunDirectory:
 
     @staticmethod
     def read_config(out: Path, cls: type[C], note: Callable[[str], None] | None = None) -> C:
-        """Read the configuration of the run in a folder; for ``note`` see `from_toml`.
-
-        Raises:
-            ConfigError: ``config.toml`` does not fit ``cls``.
-            OutputError: The folder holds no run, or one with links to elsewhere.
-        """
+        """Read a run's configuration, with `from_toml`'s note; raises ConfigError, OutputError."""
         path = out / "config.toml"
         if not path.exists():
             raise OutputError(
@@ -147,12 +134,7 @@ class RunDirectory:
             mark_run(self.path, run)
 
     def lead(self, epoch: int = 1, still_leads: Callable[[], bool] = lambda: True) -> None:
-        """Be the process that writes checkpoints, policy and metrics; see `Leadership`.
-
-        Raises:
-            FencedError: One with a greater epoch, or of another run, does so by now.
-            OutputError: The folder cannot be written.
-        """
+        """Become who writes checkpoints, policy and metrics; raises what `Leadership` does."""
         self._leadership = Leadership(self.path, self._run, epoch, still_leads)
 
     @property
@@ -183,13 +165,9 @@ class RunDirectory:
                 previous.replace(self.checkpoint_path("previous"))
 
         try:
+            text, found, epoch = _identity(self._config), package_versions(), self._epoch
             save_checkpoint(
-                path,
-                state,
-                config_toml=_identity(self._config),
-                versions=package_versions(),
-                before_rename=keep,
-                epoch=self._epoch,
+                path, state, config_toml=text, versions=found, before_rename=keep, epoch=epoch
             )
             self._whole = self._whole or not best
         finally:
@@ -203,11 +181,7 @@ class RunDirectory:
         save_policy(self.policy_path, policy, before_rename=self.check, epoch=self._epoch)
 
     def load(self, note: Callable[[str], None] = say) -> dict[str, Any] | None:
-        """Load the newest whole checkpoint, if the run has saved one yet; note what it is not.
-
-        Raises:
-            CheckpointError: No checkpoint is whole, or it is from another configuration.
-        """
+        """Load the newest whole checkpoint, if there is one, and note; raises CheckpointError."""
         damage: CheckpointError | None = None
         latest, previous = map(self.checkpoint_path, ("latest", "previous"))
         if previous.exists() and not latest.exists():
@@ -322,10 +296,7 @@ class RunDirectory:
 
 
 def _identity(config: DataclassInstance) -> str:
-    """Return a configuration as TOML, with its extendable keys at their defaults.
-
-    The folders of users' files are left out: only their sources count.
-    """
+    """Return the configuration's TOML without what may differ: extendable keys, users' folders."""
     defaults = {
         f.name: f.default if f.default_factory is MISSING else f.default_factory()
         for f in fields(config)
@@ -337,19 +308,12 @@ def _identity(config: DataclassInstance) -> str:
 def fresh_folder(root: Path, recipe: str) -> Path:
     """Return a folder ``<root>/<recipe>-<time>`` that does not exist."""
     stem = f"{recipe}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    path, count = root / stem, 1
-    while path.exists():
-        count += 1
-        path = root / f"{stem}-{count}"
-    return path
+    names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+    return next(root / name for name in names if not (root / name).exists())
 
 
 def take_lock(path: Path) -> TextIO | None:
-    """Return the open lock file of a run's folder; None on a file system without locks.
-
-    Raises:
-        OutputError: Another process trains this run.
-    """
+    """Lock a run's folder; None where files have no locks, OutputError if another trains it."""
     file = None
     try:
         file = (path / ".lock").open("a")

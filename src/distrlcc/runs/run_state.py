@@ -14,13 +14,7 @@ from msgspec import json
 from distrlcc.config import from_dict
 from distrlcc.data.reader import StoredData
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import (
-    CheckpointError,
-    ConfigError,
-    DatasetError,
-    PolicyFileError,
-    reading,
-)
+from distrlcc.errors import CheckpointError, ConfigError, DatasetError, PolicyFileError, reading
 from distrlcc.learn.collapse import CollapseAlarm, Restorer
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.config import LEARNERS
@@ -46,10 +40,7 @@ def build_learner(
 ) -> Learner:
     """Return the learner that a run's configuration has a section for, as training starts.
 
-    Raises:
-        ConfigError: Its settings do not fit.
-        DatasetError: GAIL's demonstrations are missing or do not fit.
-        PolicyFileError: What to start from is missing or of another shape.
+    Raises ConfigError, DatasetError, and PolicyFileError at what it starts from.
     """
     limit_threads()
     learner: Learner
@@ -79,8 +70,7 @@ def _check_demonstrations(env: EnvConfig, folder: Path) -> None:
         )
 
 
-_MOST_REFUSED = 4
-"""Updates in a row whose numbers may be not finite; the last of them ends the run."""
+_MOST_REFUSED = 4  # updates in a row whose numbers may be not finite; the last of them ends the run
 _SHAPE = (
     "observation observation_size action action_kind action_size kind hidden post_hidden activation"
 )
@@ -116,10 +106,8 @@ class Counters:
     best_update: int = 0
     best_acting: Acting = "sample"
     best_utilisation: float = 0.0
-    best_queueing_delay: float = 0.0
-    """In base RTTs."""
-    not_finite: int = 0
-    """Updates in a row that were refused, as what they gave was not finite."""
+    best_queueing_delay: float = 0.0  # in base RTTs
+    not_finite: int = 0  # updates in a row that were refused, as what they gave was not finite
 
 
 class RunState:
@@ -134,10 +122,7 @@ class RunState:
         total_steps: int,
         notes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Put a run together, which is shown to end at ``total_steps``.
-
-        The notes go into the policy file.
-        """
+        """Put a run together; it ends at ``total_steps``, and its policy file has the notes."""
         self.config, self.source, self.learner = config, source, learner
         self.spec, self._notes, self.total_steps = source.spec, dict(notes or {}), total_steps
         self.held_out = HeldOut(config, self.spec)
@@ -150,15 +135,12 @@ class RunState:
             self.alarm = CollapseAlarm(least_entropy, config.alarm.silent_share_bound)
             if config.alarm.act and isinstance(learner, PPO | Gail):
                 self.restorer = Restorer(config.alarm, learner)
-        self.rang: str | None = None
-        """What the alarm said of the newest update."""
-        self.restored: str | None = None
-        """What was done about it."""
+        self.rang: str | None = None  # what the alarm said of the newest update
+        self.restored: str | None = None  # what was done about it
         self.counters = Counters()
         self.best: Weights | None = None
         self._average: Weights | None = None
-        self.scored_update = -1
-        """The newest update that this process has scored."""
+        self.scored_update = -1  # the newest update that this process has scored
         self._clock = time.perf_counter()
 
     @property
@@ -182,10 +164,8 @@ class RunState:
     def commit(self, stats: CollectStats, *, learned: bool = True, finite: bool = True) -> None:
         """Count an update with these statistics, and see that it did no harm.
 
-        It was refused where nothing was ``learned``, as where numbers were not ``finite``.
-
-        Raises:
-            ConfigError: Training has diverged, and was not restored.
+        It was refused where nothing was ``learned``, as where numbers were not ``finite``. Raises
+        ConfigError where training has diverged and was not restored.
         """
         if not learned:
             self.learner.pass_over(int(stats.steps))
@@ -236,11 +216,10 @@ class RunState:
         newest = self.config.held_out.keep == "newest"
         acting = "sample" if newest else max(ACTINGS, key=lambda a: scores[a].reward)
         if newest or scores[acting].reward > counters.best_score:
-            counters.best_score, counters.best_update = scores[acting].reward, counters.update
-            counters.best_acting = acting
-            counters.best_utilisation = scores[acting].utilisation
-            counters.best_queueing_delay = scores[acting].queueing_delay
-            self.best = weights
+            best, self.best = scores[acting], weights
+            counters.best_score, counters.best_update = best.reward, counters.update
+            counters.best_acting, counters.best_utilisation = acting, best.utilisation
+            counters.best_queueing_delay = best.queueing_delay
         return {
             f"held_out_{name}_{acting}": value
             for acting, score in scores.items()
@@ -254,20 +233,10 @@ class RunState:
     def policy(self) -> PolicyFile:
         """Return the best policy so far, acting in the better way."""
         counters, weights = self.counters, self.best or self.weights_to_keep()
-        notes = {
-            "recipe": self.config.recipe,
-            **self._notes,
-            "seed": self.config.seed,
-            self.config.unit: counters.best_update,
-            "steps": counters.steps,
-            "held_out_reward": counters.best_score,
-        }
+        notes = {"recipe": self.config.recipe, **self._notes, "seed": self.config.seed}
+        notes |= {self.config.unit: counters.best_update, "steps": counters.steps}
+        notes["held_out_reward"] = counters.best_score
         return PolicyFile(self.spec, weights.arrays, counters.best_acting, notes)
-
-    def _wrote(self, path: Path) -> bool:
-        """Say whether a policy is of this state, and was scored."""
-        notes = load_policy(path).notes if path.exists() else {}
-        return notes.get("steps") == self.counters.steps and bool(notes.get(self.config.unit))
 
     def summary(self) -> str:
         """Return a line about the best policy."""
@@ -297,22 +266,14 @@ class RunState:
         return self.shared_state() | own | self.source.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same configuration, of this or another topology.
-
-        Raises:
-            CheckpointError: The state is of a learner of another shape.
-        """
+        """Go on from a state, of any topology; raises CheckpointError if it is of another shape."""
         with reading(CheckpointError, _MISFIT, _REMEDY):
             if not self.source.load_state_dict(state):
                 state = state | {"learner": state["learner"] | {"dataset": None}}
         self.load_shared_state(state)
 
     def load_shared_state(self, state: dict[str, Any]) -> None:
-        """Take over what all ranks share; the source and DAgger's data stay.
-
-        Raises:
-            CheckpointError: The state is of a learner of another shape.
-        """
+        """Take over what all ranks share, not source and data; raises CheckpointError."""
         with reading(CheckpointError, _MISFIT, _REMEDY):
             self.learner.load_state_dict(state["learner"])
             if self.alarm is not None:
@@ -325,16 +286,16 @@ class RunState:
     def load(self, run: RunDirectory, note: Callable[[str], None] = say) -> None:
         """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
 
-        ``note`` takes what the user should hear of it.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be resumed.
-            ConfigError: There is nothing left to do, not even to score it for the last time.
+        ``note`` takes lines for the user. Raises CheckpointError, and ConfigError where nothing is
+        left to do, not even to score it for the last time.
         """
         loaded = run.load(note)
         if loaded is not None:
             self.load_state_dict(loaded)
-        if self.over and self._wrote(run.policy_path):
+        # Nothing is left to do where the policy is of this state, and was scored.
+        path = run.policy_path
+        notes = load_policy(path).notes if self.over and path.exists() else {}
+        if notes.get("steps") == self.counters.steps and notes.get(self.config.unit):
             raise ConfigError(f"{run.path} has done {self.over}")
 
 
@@ -363,11 +324,7 @@ def env_run(
 ) -> RunState:
     """Return a run whose environments, all or a share of them, are in this process.
 
-    The learner computes on the device; acting is NumPy's.
-
-    Raises:
-        ConfigError: Something in the configuration does not exist or fit.
-        TraceError: A trace cannot be read.
+    The learner computes on the device; acting is NumPy's. Raises ConfigError and TraceError.
     """
     source = EnvSource(config, share)
     learner = build_learner(config, source.spec, reducer, device)
@@ -375,12 +332,9 @@ def env_run(
 
 
 def rehearse(config: RunConfig, first: int = 0) -> None:
-    """Collect once from one link, whose agents begin with ``first``.
+    """Collect once from a link, whose agents begin with ``first``: misfits show, and it compiles.
 
-    What does not fit is found before anything is written, and the simulator is compiled for all.
-
-    Raises:
-        DistrlccError: See `env_run`.
+    Raises what `env_run` raises.
     """
     state = env_run(config, Share(first, config.env.unit))
     state.source.next(state.learner.weights(), None)

@@ -20,8 +20,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import DELAY_WEIGHTS, PREFERENCE, PolicySpec
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 
-Stop = Callable[[int], bool]
-"""Asked with the rows collected so far; True cuts the batch short."""
+Stop = Callable[[int], bool]  # asked with the rows collected so far; True cuts the batch short
 
 
 class Source(Protocol):
@@ -41,9 +40,7 @@ class Source(Protocol):
     def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
         """Return what a run logs of the newest batch.
 
-        Args:
-            stats: Sums over all ranks.
-            seconds: Duration of this batch and its update, s.
+        ``stats`` are sums over all ranks; ``seconds`` is the duration of this batch and its update.
         """
         return {}
 
@@ -69,18 +66,14 @@ class Source(Protocol):
 class Share:
     """The environments that one process owns."""
 
-    first: int
-    """Global index of the first one."""
+    first: int  # global index of the first one
     count: int
 
     @classmethod
     def of(cls, num_envs: int, slot: int, size: int, agents: int = 1) -> Share:
-        """Return a slot's share; that of a late joiner (slot ``size`` or more) is added.
+        """Return a slot's share, whole links of ``agents``; late joiners (``size`` on) add theirs.
 
-        A link's ``agents`` environments stay together.
-
-        Raises:
-            ConfigError: There is not one environment for each.
+        Raises ConfigError where there is not one environment for each.
         """
         links = num_envs // agents
         if links < size:
@@ -99,12 +92,7 @@ class EnvSource(Source):
     """A `Source` that steps environments in this process."""
 
     def __init__(self, config: RunConfig, share: Share | None = None) -> None:
-        """Build the environments of a share, of all by default.
-
-        Raises:
-            ConfigError: Something in the configuration does not exist or fit.
-            TraceError: A trace cannot be read.
-        """
+        """Build a share's environments, all by default; raises ConfigError and TraceError."""
         share = share or Share(0, config.num_envs)
         self._config = config
         self.env = LinkVectorEnv(
@@ -144,10 +132,7 @@ class EnvSource(Source):
         return {"collector": self.collector.state_dict(), "env": self.env.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Go on from a state; without one of as many environments, on new links.
-
-        Emulated links begin anew, too: packets on their way are in no state.
-        """
+        """Go on from a state; on new links if it is of others, or where links are emulated."""
         same = "env" in state and len(state["env"]["sums"]) == self.env.num_envs
         if same and self.env.batch.resumable:
             self.collector.load_state_dict(state["collector"])
@@ -159,14 +144,9 @@ class EnvSource(Source):
 
 def spaces_of(env: LinkVectorEnv) -> Spaces:
     """Return what an environment's agents see and do."""
-    actions = env.batch.actions
-    return Spaces(
-        observation=env.config.observation,
-        observation_size=env.batch.observation_size,
-        action=env.config.action,
-        action_kind=actions.kind,
-        action_size=actions.size,
-    )
+    config, batch, actions = env.config, env.batch, env.batch.actions
+    seen = config.observation, batch.observation_size
+    return Spaces(*seen, config.action, actions.kind, actions.size)
 
 
 def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
@@ -180,35 +160,21 @@ def spec_in(
     spaces: Spaces, config: RunConfig | ImitateConfig, options: dict[str, str] | None = None
 ) -> PolicySpec:
     """Return the spec of a configuration's policy in some spaces."""
-    return PolicySpec(
-        **asdict(spaces),
-        **asdict(config.network),
-        step_ms=config.env.step_ms,
-        interval_rtts=config.env.interval_rtts or None,
-        pacing=config.env.pacing,
-        guard=config.env.guard,
-        options=options or {},
-    )
+    env, parts = config.env, asdict(spaces) | asdict(config.network)
+    parts |= {"step_ms": env.step_ms, "interval_rtts": env.interval_rtts or None}
+    return PolicySpec(**parts, pacing=env.pacing, guard=env.guard, options=options or {})
 
 
 def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollout:
     """Allocate the rollout that a run's learner learns from."""
-    return Rollout.allocate(
-        spec,
-        config.rollout_length,
-        environments,
-        config.sequence_length,
-        outcomes=config.outcomes,
-        truth=config.truth,
-    )
+    sizes = config.rollout_length, environments, config.sequence_length
+    return Rollout.allocate(spec, *sizes, outcomes=config.outcomes, truth=config.truth)
 
 
 def check_data(env: EnvConfig, data: StoredData) -> None:
-    """See that an expert's steps are those of an environment.
+    """Raise ConfigError if an expert's steps are of another environment than ``env``.
 
-    Raises:
-        ConfigError: The environment's spaces or steps are not those of the data set.
-        DatasetError: Those of the data set are not those of this distrlcc.
+    Raises DatasetError if they are of another distrlcc.
     """
     names = ("observation", "action", "step_ms", "interval_rtts", "pacing", "guard")
     collected = data_env(data, *names)
@@ -229,11 +195,7 @@ def check_data(env: EnvConfig, data: StoredData) -> None:
 
 
 def data_env(data: StoredData, *names: str) -> EnvConfig:
-    """Return the environment that a data set was collected in, or some keys of it alone.
-
-    Raises:
-        DatasetError: It is not one of this distrlcc.
-    """
+    """Return a data set's environment, or some keys of it alone; raises DatasetError."""
     with reading(DatasetError, f"{data.folder}: its environment does not fit", "; collect again"):
         keys = tomllib.loads(data.manifest.origin.env)
         kept = {name: keys[name] for name in keys if name in names or not names}

@@ -8,17 +8,14 @@ import time
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""By which users and systems end a run."""
-_AGAIN_SECONDS = 0.3
-"""A signal that comes so soon after the first is the same, sent to process and group."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which users and systems end a run
+_AGAIN_SECONDS = 0.3  # so soon after the first it is the same, sent to process and group
 
 
 class Stopper:
     """Turns the first Ctrl-C, SIGTERM or SIGHUP into a request; a second one interrupts at once."""
 
-    newest = 0
-    """Newest signal that any in this process has heard."""
+    newest = 0  # newest signal that any in this process has heard
 
     def __init__(self, *, launched: bool = False) -> None:
         """Enter the context to listen.

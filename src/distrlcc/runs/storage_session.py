@@ -21,12 +21,7 @@ def stored(storage: Storage, folder: Path, *, resume: bool) -> Iterator[None]:
 
     A run that goes on is fetched where its directory is not on this machine, or lacks what was
     stored from elsewhere since: it is then kept under another name. What is here and not stored yet
-    is stored first.
-
-    Raises:
-        CheckpointError: The run is to be fetched, and no checkpoint of it is whole.
-        OutputError: The place cannot be written, another run has the name, or the end is not
-            stored.
+    is stored first. Raises CheckpointError if no checkpoint to fetch is whole, and OutputError.
     """
     storage.open(check=True)
     if not resume and storage.holds_run():

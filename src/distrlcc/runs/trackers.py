@@ -30,8 +30,7 @@ from distrlcc.limits import limits
 from distrlcc.runs.metrics_log import Follower
 from distrlcc.storage import say
 
-AUTO = "auto"
-"""The project or the server that the tracker's own variables name."""
+AUTO = "auto"  # the project or the server that the tracker's own variables name
 _LONGEST_PAUSE = 60.0
 _WORKS = 0.5  # seconds of a core that a process does not spend by waiting
 _SILENT = {"WANDB_SILENT": "true", "MLFLOW_CONFIGURE_LOGGING": "false"}
@@ -47,16 +46,10 @@ def _variables() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Trackers:
-    """Where a run is logged.
+    """Where a run is logged; raises ConfigError at a project or URI that does not fit."""
 
-    Raises:
-        ConfigError: The name of a project does not fit, or a URI has a password.
-    """
-
-    wandb: str = ""
-    """Project, PROJECT or ENTITY/PROJECT; `AUTO`."""
-    mlflow: str = ""
-    """URI of a server or of a store; `AUTO`."""
+    wandb: str = ""  # project, PROJECT or ENTITY/PROJECT; `AUTO`
+    mlflow: str = ""  # URI of a server or of a store; `AUTO`
     variables: dict[str, str] = field(default_factory=_variables, repr=False)
     """Of the process that begins the run: on Ray another one may have its folder."""
 
@@ -73,11 +66,7 @@ class Trackers:
             )
 
     def check(self) -> None:
-        """Refuse a tracker that is not installed.
-
-        Raises:
-            ConfigError: The message says what to install.
-        """
+        """Raise a ConfigError if a tracker is not installed."""
         require(*(kind for kind in _KINDS if getattr(self, kind)))
 
     @contextmanager

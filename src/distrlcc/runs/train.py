@@ -27,17 +27,14 @@ from distrlcc.runs.stopper import Stopper
 class Agreed:
     """What came of an update that all took part in."""
 
-    stats: CollectStats
-    """Sums over ranks."""
+    stats: CollectStats  # sums over ranks
     metrics: dict[str, float]
     seconds: dict[str, float] = field(default_factory=dict)
     """Parts of the update's time that were not spent learning, s, by name."""
     events: list[str] = field(default_factory=list)
     """Which ranks left and joined, and why the update was refused."""
-    learned: bool = True
-    """Whether anything was learned; else the update was refused and undone."""
-    finite: bool = True
-    """Whether all numbers were finite."""
+    learned: bool = True  # whether anything was learned; else the update was refused and undone
+    finite: bool = True  # whether all numbers were finite
 
 
 class Group(Protocol):
@@ -50,12 +47,9 @@ class Group(Protocol):
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn from all ranks' batches; None if there was none, or it was broken off and undone.
 
-        A rank whose weights are older than the others' takes theirs and discards its batch.
-
-        Args:
-            state: Changed on all ranks alike.
-            batch: This rank's; None if it has none yet.
-            stats: What was seen while it was collected.
+        The state changes on all ranks alike; one whose weights are older than the others' takes
+        theirs and discards its batch, which is None if it has none yet. ``stats``: what it saw
+        meanwhile.
         """
 
     def ended(self, state: RunState) -> bool:
@@ -112,11 +106,7 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
 
 
 def updated(state: RunState, batch: Any) -> dict[str, float]:
-    """Let the learner learn from a batch; return its metrics.
-
-    Raises:
-        ConfigError: A user's learner returned something else than numbers by name.
-    """
+    """Let the learner learn from a batch; return its metrics, or raise ConfigError at a user's."""
     metrics: Any = state.learner.update(batch)
     named = metrics if isinstance(metrics, dict) else {"metrics": metrics}
     for name, value in named.items():
@@ -139,16 +129,9 @@ def late(share: float, whose: str = "the update") -> str:
 def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -> int:
     """Train until the steps, the time or a user say stop, and save.
 
-    The group is joined, and the stopper entered.
-
-    Returns:
-        0, or the number of the signal that ended the run or this rank's part in it.
-
-    Raises:
-        DatasetError: The data set is damaged.
-        GroupError: Ranks' weights differ, another rank is gone and the group is not elastic, or
-            no worker is left.
-        OutputError: The run directory cannot be written.
+    The group is joined, and the stopper entered. Returns 0, or the signal that ended the run or
+    this rank's part in it. Raises DatasetError at damaged data, OutputError, and GroupError where
+    ranks' weights differ, no worker is left, or a rank of a group that is not elastic is gone.
     """
     source, batch, stats = state.source, None, CollectStats()
     state.start_clock()

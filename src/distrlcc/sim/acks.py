@@ -9,17 +9,14 @@ import numpy as np
 from distrlcc.control.compiled import njit
 from distrlcc.sim import layout as col
 
-JITTER_FLOW = 1 << 20
-"""Added to a flow's number where a hash is an ACK's jitter and not a packet's loss."""
-NO_FLOW = 1 << 8
-"""Added where a hash is a time's, alike for all flows."""
+JITTER_FLOW = 1 << 20  # added to a flow's number where a hash is an ACK's jitter, not its loss
+NO_FLOW = 1 << 8  # added where a hash is a time's, alike for all flows
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 _U1, _U27, _U30, _U31, _U40 = (np.uint64(n) for n in (1, 27, 30, 31, 40))
-_HALF = 1 << 29
-"""Of 30 bits."""
+_HALF = 1 << 29  # of 30 bits
 
 
 @njit

@@ -15,11 +15,9 @@ from typing import Any
 
 from distrlcc.types import PACKET_BYTES
 
-COLUMNS = 8
-"""Length of a row."""
+COLUMNS = 8  # length of a row
 
-PASS, MARK, DROP = range(3)
-"""A packet's fates: it goes on, goes on with a mark, or is lost."""
+PASS, MARK, DROP = range(3)  # what becomes of a packet: it goes on, goes on with a mark, or is lost
 
 # CoDel: parameters, then state, which begins as zeros.
 TARGET = 0
@@ -42,8 +40,7 @@ OLD_DELAY = 6
 PROBABILITY = 7
 
 _UPDATE_MS = 15
-_MARKS_BELOW = 0.1
-"""Probability from which PIE drops capable packets too (RFC 8033, section 5.1)."""
+_MARKS_BELOW = 0.1  # probability from which PIE drops capable packets too (RFC 8033, section 5.1)
 
 
 def codel_row(target: int, interval: int) -> list[float]:

@@ -17,24 +17,16 @@ import numpy as np
 
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
-from distrlcc.sim.reference import (
-    PACKET_BITS,
-    Reference,
-    capacity,
-    conditions_at,
-    rate_schedule,
-)
+from distrlcc.sim.reference import PACKET_BITS, Reference, capacity, conditions_at, rate_schedule
 from distrlcc.sim.scenario import JITTERS, Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
-ROUND_RATE = 12.032
-"""Mbit/s at which a packet takes exactly one millisecond."""
+ROUND_RATE = 12.032  # Mbit/s at which a packet takes exactly one millisecond
 
 EWMAS = ("delay_ewma", "delivery_rate_ewma", "send_rate_ewma")
 """Fields that are averages of floats: compared to `TOLERANCE`; all others must be equal."""
-TOLERANCE = 1e-9
-"""Relative: compiled sums may be contracted."""
+TOLERANCE = 1e-9  # relative: compiled sums may be contracted
 
 _SCHEMES = ("fixed", "reno", "cubic", "vegas", "copa", "bbr", "ledbat", "oracle")
 
@@ -45,10 +37,8 @@ class Script:
 
     scenario: Scenario
     steps_ns: list[int]
-    windows: list[list[float]]
-    """Windows of the flows at each step, packets; read for agents alone."""
-    pacing: list[list[float]]
-    """Pacing rates at each step, packets/s; 0 is unpaced."""
+    windows: list[list[float]]  # windows of the flows at each step, packets; read for agents alone
+    pacing: list[list[float]]  # pacing rates at each step, packets/s; 0 is unpaced
 
 
 def random_script(seed: int, number: int) -> Script:
@@ -77,9 +67,8 @@ def random_script(seed: int, number: int) -> Script:
     if even:
         rates = 1000.0 / rng.integers(1, 20, shape)
     paced = np.array([f.scheme == "agent" and bool(rng.random() < 0.5) for f in flows])
-    scenario = Scenario(
-        f"random {seed}/{number}", link, flows, duration_s=seconds, seed=int(rng.integers(2**40))
-    )
+    name, own = f"random {seed}/{number}", int(rng.integers(2**40))
+    scenario = Scenario(name, link, flows, duration_s=seconds, seed=own)
     scenario = _with_reordering(np.random.default_rng([seed, number, 1]), even, scenario)
     scenario = _with_kinds(np.random.default_rng([seed, number, 2]), scenario)
     scenario = _with_marks(rng, scenario)
@@ -167,16 +156,10 @@ def _random_link(rng: np.random.Generator, even: bool, depth: int) -> Link:
         constant = f"constant:{round(rate, 3)}"
         trace = str(rng.choice([f"cellular:{seed}", f"poisson:6:{seed}", constant]))
         start = float(rng.integers(0, 60)) if even else float(rng.uniform(0, 60))
-        return Link(
-            trace=trace,
-            trace_start_s=start,
-            delay_ms=delay,
-            loss=loss,
-            changes=changes,
-            **queue,
-            **shaped,
-        )
-    return Link(rate_mbps=rate, delay_ms=delay, loss=loss, changes=changes, **queue, **shaped)
+        carries: dict[str, Any] = {"trace": trace, "trace_start_s": start}
+    else:
+        carries = {"rate_mbps": rate}
+    return Link(**carries, delay_ms=delay, loss=loss, changes=changes, **queue, **shaped)
 
 
 def _random_queue(rng: np.random.Generator, even: bool, depth: int) -> dict[str, Any]:
@@ -211,9 +194,7 @@ def _random_queue(rng: np.random.Generator, even: bool, depth: int) -> dict[str,
 def _random_flow(rng: np.random.Generator, even: bool, seconds: float) -> Flow:
     scheme = "agent" if rng.random() < 0.6 else str(rng.choice(_SCHEMES))
     start = float(rng.choice([0.0, 0.1, 0.5])) if even else float(rng.uniform(0, 0.5)) * seconds
-    stop = None
-    if rng.random() < 0.3:
-        stop = start + float(rng.uniform(0.0, seconds))
+    stop = start + float(rng.uniform(0.0, seconds)) if rng.random() < 0.3 else None
     return Flow(
         scheme,
         start_s=start,
@@ -288,10 +269,7 @@ def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
 def _compare_link(
     simulator: Simulator, reference: Reference, step: int, before: FloatArray
 ) -> str | None:
-    """Compare what the link could carry in the step, and its round trip at the step's end.
-
-    ``before`` has the totals of used and of all capacity before the step.
-    """
+    """Compare the step's capacity and RTT; ``before``: totals used and carried before the step."""
     link, now, row = reference.scenario.link, reference.now, simulator.results[0]
     carried, got = capacity(link, now - step, now) / PACKET_BITS, row[col.CAPACITY]
     if link.policer_mbps is not None:  # what could pass it since the start, or has

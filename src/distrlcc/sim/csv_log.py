@@ -17,13 +17,10 @@ from distrlcc.errors import ConfigError, listed, unknown_name
 from distrlcc.sim.scenario import MAX_RATE_MBPS
 
 FloatArray = NDArray[np.float64]
-Unit = tuple[float, str]
-"""A factor to s or Mbit/s, and the unit's name."""
-Units = tuple[Unit | None, Unit | None]
-"""The units of times and of rates."""
+Unit = tuple[float, str]  # a factor to s or Mbit/s, and the unit's name
+Units = tuple[Unit | None, Unit | None]  # of times and of rates
 
-_ASSUMED_MBPS = 1000.0
-"""Greater rates are not taken for Mbit/s unless a head or a user says so."""
+_ASSUMED_MBPS = 1000.0  # greater rates are not taken for Mbit/s unless a head or a user says so
 _TIME_UNITS = {
     word: factor
     for factor, words in (
@@ -68,20 +65,12 @@ _COMMENT = re.compile(r"(?:#(?!N/A|VALUE!|DIV/0!|REF!|NAME\?|NUM!|NULL!)|%|//)[#
 def read_csv(
     text: str, columns: str = "", units: Units = (None, None)
 ) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
-    """Read rows of a time and of the rate from then on.
+    """Read rows of a time and of the rate from then on; the last lasts as long as the one before.
 
-    Args:
-        text: The table; its last row lasts as long as the one before it.
-        columns: Names, or numbers from 1, of the columns of times and of rates, as ``time,rate``;
-            empty: as the head says, or the two that there are.
-        units: What a user says of them, see `given_units`; None: as the head says, else s and
-            Mbit/s.
-
-    Returns:
-        Lengths of the intervals, s, ``[K]``; their rates, Mbit/s, ``[K]``; how they were read.
-
-    Raises:
-        ValueError: The table cannot be understood, or has no such columns; the row is named.
+    ``columns`` are names, or numbers from 1, of times and rates, as ``time,rate``; empty: as the
+    head says, or the two that there are. ``units`` are a user's, see `given_units`; None: as the
+    head says, else s and Mbit/s. Returns the intervals' lengths, s, and rates, Mbit/s, ``[K]``, and
+    how they were read. Raises a ValueError that names the row.
     """
     rows, comment = _rows(text)
     if not rows:
@@ -162,11 +151,7 @@ def _epoch(first: float) -> Unit:
 
 
 def number_in(cell: str, row: int, what: str, least: float = -np.inf) -> float:
-    """Return the number of a cell.
-
-    Raises:
-        ValueError: It has none, or one below ``least``.
-    """
+    """Return the number of a cell; raises ValueError if it has none, or one below ``least``."""
     value = float(cell) if _NUMBER.fullmatch(cell) else np.nan
     if not least <= value < np.inf:
         raise ValueError(f"row {row} has {cell[:40]!r} where {what} is expected")
@@ -233,11 +218,7 @@ def _place(wanted: str, names: list[str], width: int) -> int:
 
 
 def given_units(unit: str) -> Units:
-    """Return the units that a user names, as ``kbps`` or ``ms,kbps``.
-
-    Raises:
-        ConfigError: One is unknown, or there are two of a kind.
-    """
+    """Return the units that a user names, as ``kbps`` or ``ms,kbps``; raises ConfigError."""
     units: list[Unit | None] = [None, None]
     for word in listed(unit, "--unit"):
         is_rate = word.lower() not in _TIME_UNITS

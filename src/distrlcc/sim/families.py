@@ -22,11 +22,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def draws(suite: str, split: str, index: int, count: int) -> list[float]:
-    """Return ``count`` uniforms in [0, 1) for one scenario of a suite.
-
-    Raises:
-        ConfigError: There is no such split.
-    """
+    """Return ``count`` uniforms in [0, 1) of a suite's scenario; raises ConfigError at a split."""
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     key = stream_key(0, f"suite/{suite}/{split}")
@@ -43,8 +39,7 @@ def bdp_packets(rate_mbps: float, rtt_ms: float) -> float:
     return rate_mbps * rtt_ms * 1e3 / (8 * PACKET_BYTES)
 
 
-PACKETS_EACH = 4.0
-"""Least BDP per flow, packets: less cannot be shared, since windows are 2 packets or more."""
+PACKETS_EACH = 4.0  # least BDP per flow, packets: windows are 2 packets or more
 
 
 def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
@@ -75,8 +70,7 @@ class Wide:
     rate_mbps: tuple[float, float] = (5.0, 100.0)
     rtt_ms: tuple[float, float] = (10.0, 100.0)
     queue_bdp: tuple[float, float] = (0.5, 4.0)
-    least_queue: int = 2
-    """Packets that its queue holds at least."""
+    least_queue: int = 2  # packets that its queue holds at least
 
     def link(self, u: list[float]) -> Link:
         """Return the link of three uniforms."""
@@ -168,26 +162,20 @@ def with_losses(link: Link, u: list[float]) -> Link:
     return replace(link, loss=round(between(u[0], 0.001, 0.02), 6), ack_jitter_ms=jitter)
 
 
-def with_some_losses(link: Link, u: list[float]) -> Link:
-    """Half lose up to 1% at random."""
-    return replace(link, loss=some_loss(0.5, u))
-
-
-def _as_it_is(link: Link, u: list[float]) -> Link:
-    return link
-
-
 LAN = Wide((100.0, 10_000.0), (0.02, 3.0), (0.5, 16.0), least_queue=64)
 HARD: dict[str, tuple[Wide, Callable[[Link, list[float]], Link]]] = {
-    "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), _as_it_is),
-    "slow": (Wide((0.2, 2.0), (20.0, 200.0)), _as_it_is),
-    "fast": (Wide((100.0, 1000.0), (5.0, 100.0), (0.2, 2.0)), _as_it_is),
+    "shallow": (Wide((1.0, 150.0), (8.0, 180.0), (0.02, 0.3)), lambda link, u: link),
+    "slow": (Wide((0.2, 2.0), (20.0, 200.0)), lambda link, u: link),
+    "fast": (Wide((100.0, 1000.0), (5.0, 100.0), (0.2, 2.0)), lambda link, u: link),
     "jitter": (Wide(), with_jitter),
     "silent": (Wide(), with_silence),
     "falls": (Wide(), with_fall),
     "whole-ms": (Wide(), in_whole_ms),
     "lossy": (Wide(), with_losses),
-    "long": (Wide((1.0, 100.0), (150.0, 800.0), (0.2, 2.0)), with_some_losses),
+    "long": (  # half lose up to 1% at random
+        Wide((1.0, 100.0), (150.0, 800.0), (0.2, 2.0)),
+        lambda link, u: replace(link, loss=some_loss(0.5, u)),
+    ),
     "noisy": (Wide((2.0, 200.0), (4.0, 200.0), (0.2, 4.0)), with_noise),
     "wifi": (Wide((5.0, 300.0), (5.0, 100.0), (0.5, 4.0)), as_wifi),
     "lan": (LAN, with_host),
@@ -217,13 +205,8 @@ def changing_link(split: str, index: int) -> Scenario:
         new_rate = round(min(80.0, max(3.0, rate * 4.0 ** (2 * b - 1))), 3)
         new_delay = round(min(60.0, max(5.0, delay * 2.0 ** (2 * c - 1))), 3)
         kind = int(3 * d)
-        changes.append(
-            Change(
-                round(time, 3),
-                rate_mbps=new_rate if kind != 1 else None,
-                delay_ms=new_delay if kind != 0 else None,
-            )
-        )
+        new = new_rate if kind != 1 else None, new_delay if kind != 0 else None
+        changes.append(Change(round(time, 3), *new))
     link = Link(rate_mbps=rate, delay_ms=delay, queue_packets=queue, changes=tuple(changes))
     return Scenario(f"dynamic/{split}/{index}", link, duration_s=20.0, seed=index)
 
@@ -328,8 +311,7 @@ SATELLITE = Link(rate_mbps=42, delay_ms=300, loss=0.0074, queue_packets=1500)
 # Links that several flows share. ``shared`` is for training, the others measure: agents of equal
 # round trips, one with four times the other's, and one beside a flow of CUBIC or BBR. The recipe
 # `one` trains on their split ``train``.
-MOST_FLOWS = 4
-"""Flows on any of these links."""
+MOST_FLOWS = 4  # flows on any of these links
 
 
 def time_between(low: float, high: float, u: float) -> float:

@@ -48,15 +48,7 @@ from typing import Any
 import numpy as np
 
 from distrlcc.control.compiled import njit
-from distrlcc.control.schemes import (
-    FIXED,
-    ORACLE,
-    copy_row,
-    initialise,
-    on_ack,
-    on_timeout,
-    undo,
-)
+from distrlcc.control.schemes import FIXED, ORACLE, copy_row, initialise, on_ack, on_timeout, undo
 from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
 from distrlcc.sim import reordering
@@ -566,15 +558,7 @@ def advance(
                         if reorders:
                             timer = min(timer, flows[f, col.LOSS_TIME])
                     time, kind = next_event(
-                        started,
-                        start,
-                        stop,
-                        time,
-                        timer,
-                        pacing,
-                        next_send,
-                        sent - next_ack,
-                        room,
+                        started, start, stop, time, timer, pacing, next_send, sent - next_ack, room
                     )
                 if time >= end:
                     break

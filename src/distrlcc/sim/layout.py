@@ -3,11 +3,9 @@
 Times are int64 nanoseconds, counts are packets. N is environments, K flows each, F = N * K.
 """
 
-FOREVER = 1 << 62
-"""A time that never comes, and a queue limit that is never reached."""
+FOREVER = 1 << 62  # a time that never comes, and a queue limit that is never reached
 
-DELAYED_ACK_NS = 40_000_000
-"""A receiver that delays ACKs holds one for so long at most (as Linux at first)."""
+DELAYED_ACK_NS = 40_000_000  # so long a receiver that delays ACKs holds one (as Linux at first)
 
 # Link parameters and state, int64 [N, LINK_COLUMNS].
 NOW = 0  # time reached
@@ -72,8 +70,7 @@ Q_LOG = 5  # the packet's row in the log
 Q_ECN = 6  # 0, CAPABLE or MARKED
 QUEUED = 7
 
-CAPABLE, MARKED = 1, 2
-"""States of a packet: ECN-capable; marked."""
+CAPABLE, MARKED = 1, 2  # of a packet: it may be marked (ECN), or it is
 
 # Flow parameters and state, int64 [F, FLOW_COLUMNS].
 SCHEME = 0
@@ -81,9 +78,7 @@ START = 1
 STOP = 2
 EXTRA_RTT = 3  # the flow's own share of the round trip, beside twice the link's delay
 SENT = 4  # next sequence number
-NEXT_ACK = (
-    5  # SENT less what is in flight: without reordering, what is below is acknowledged or lost
-)
+NEXT_ACK = 5  # SENT less what is in flight; without reordering all below is acknowledged or lost
 DELIVERED = 6
 DELIVERED_TIME = 7
 HEAD = 8  # ring records read

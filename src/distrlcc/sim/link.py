@@ -160,24 +160,20 @@ class RateLink:
 
 
 _LINE = re.compile(r"(T) (?:([+#]) (T)|(-) (T) (T)|(d) (T) (T))$".replace("T", r"\d{1,18}"))
-_UNSAID = 1_000_000
-"""Opportunities that a log may lack; each one is stepped through."""
+_UNSAID = 1_000_000  # opportunities that a log may lack; each one is stepped through
 
 
 @dataclass(frozen=True)
 class Log:
     """A mahimahi log of one direction."""
 
-    queue: str
-    """``droptail``, ``drophead`` or ``infinite``."""
+    queue: str  # ``droptail``, ``drophead`` or ``infinite``
     packets: int | None
     bytes: int | None
-    base: int
-    """Time of the trace's zero, ms."""
+    base: int  # time of the trace's zero, ms
     events: tuple[tuple[int, str, int, int], ...]
     """(time in ms, one of ``+#-d``, size or packets, delay or bytes)."""
-    port: int | None = None
-    """The port whose packets alone stand in it; None: all packets do."""
+    port: int | None = None  # the port whose packets alone stand in it; None: all packets do
 
 
 @dataclass(frozen=True)
@@ -192,11 +188,7 @@ class Replay:
 
 
 def read_log(path: Path) -> Log:
-    """Read a log.
-
-    Raises:
-        TraceError: The file is no mahimahi log.
-    """
+    """Read a log; raises TraceError if it is none of mahimahi's."""
     if path.exists() and not path.is_file():
         raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
     with reading(TraceError, f"{path}: cannot be read as a mahimahi log"):
@@ -226,14 +218,8 @@ def _parse_log(path: Path, lines: Sequence[str]) -> Log:
             raise TraceError(f"{path}, line {number}: {line[:60]!r} is no line of a mahimahi log")
         time, *rest = (part for part in match.groups() if part is not None)
         events.append((int(time), rest[0], int(rest[1]), int(rest[2]) if len(rest) > 2 else 0))
-    return Log(
-        queue[1],
-        limits.get("packets"),
-        limits.get("bytes"),
-        int(base[1]),
-        tuple(events),
-        int(port[1]) if port else None,
-    )
+    held = limits.get("packets"), limits.get("bytes")
+    return Log(queue[1], *held, int(base[1]), tuple(events), int(port[1]) if port else None)
 
 
 def _require_replayable(log: Log) -> None:
@@ -253,9 +239,7 @@ def _require_replayable(log: Log) -> None:
 def replay(log: Log, trace: Trace) -> Replay:
     """Feed a log's arrivals to the link model and compare all that it says happened.
 
-    Raises:
-        TraceError: The queue is another, not all packets stand in the log, or it ends long after
-            its last opportunity.
+    Raises TraceError where that cannot be: another queue, some packets alone, or a late end.
     """
     _require_replayable(log)
     queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
@@ -288,10 +272,9 @@ def replay(log: Log, trace: Trace) -> Replay:
         use_until(last)
     # What the log says, kind by kind, beside what happened here.
     mismatches = []
-    counts = {kind: sum(e[1] == kind for e in log.events) for kind in "+#-d"}
     for kind, name in (("#", "opportunity"), ("-", "departure"), ("d", "drop")):
         said, ours = ([e for e in events if e[1] == kind] for events in (log.events, found))
-        for k, (a, b) in enumerate(zip_longest(said, ours)):
-            if a != b:
-                mismatches.append(f"{name} {k}: log {a}, model {b}")
+        pairs = enumerate(zip_longest(said, ours))
+        mismatches += [f"{name} {k}: log {a}, model {b}" for k, (a, b) in pairs if a != b]
+    counts = {kind: sum(e[1] == kind for e in log.events) for kind in "+#-d"}
     return Replay(counts["+"], counts["#"], counts["-"], counts["d"], tuple(mismatches))

@@ -287,8 +287,7 @@ def serve(
 ) -> Any:
     """Let the link's events up to a time happen, but none at ``end`` except departures.
 
-    Returns:
-        Whether it stopped at a packet that will be acknowledged, which may be a flow's next event.
+    Returns whether it stopped at a packet whose ACK may be a flow's next event.
     """
     while True:
         leaves = FOREVER

@@ -27,8 +27,7 @@ from distrlcc.sim.families import (
 )
 from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Flow, Link, Scenario
 
-MOST_AGENTS = 16
-"""Agents on a link of `world_link`; beside one or two, one more flow may be a rival's."""
+MOST_AGENTS = 16  # of `world_link`; beside one or two, one more flow may be a rival's
 _RIVALS = ("cubic", "bbr", "copa")
 
 

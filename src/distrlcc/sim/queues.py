@@ -33,30 +33,21 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES
 class Packet:
     """A packet at the bottleneck."""
 
-    size: int
-    """Bytes on the wire."""
-    arrival: int
-    """When it reached the queue."""
+    size: int  # bytes on the wire
+    arrival: int  # when it reached the queue
     flow: int = 0
     seq: int = 0
-    capable: bool = False
-    """Whether it may be marked (ECN)."""
+    capable: bool = False  # whether it may be marked (ECN)
     marked: bool = False
 
 
 class DropTail:
-    """Packets between arrival and transmission, in order of arrival.
-
-    It refuses an arrival that does not fit; without limits, it is infinite.
-    """
+    """Packets in order of arrival; one that does not fit is refused, none without limits."""
 
     def __init__(
         self, packets: int | None = None, bytes_: int | None = None, mark: int | None = None
     ) -> None:
-        """Start empty, with limits in packets and bytes; None is no limit.
-
-        An arrival that makes more than ``mark`` packets is marked; None is never.
-        """
+        """Start empty; None: no limit. An arrival that makes more than ``mark`` is marked."""
         self._packets: deque[Packet] = deque()
         self._bytes = 0
         self._packet_limit, self._byte_limit = packets, bytes_
@@ -107,9 +98,7 @@ class DropHead(DropTail):
         """Take an arrival, dropping from the head."""
         self._add(packet)
         dropped = []
-        while not self._fits(len(self), self._bytes):
-            oldest = self._take()
-            assert oldest is not None
+        while not self._fits(len(self), self._bytes) and (oldest := self._take()):
             dropped.append(oldest)
         return dropped
 
@@ -167,14 +156,8 @@ class PIE(DropTail):
     ) -> None:
         """Start empty at time zero.
 
-        Args:
-            reference: Waiting time to keep to.
-            max_burst: How long after quiet nothing is dropped.
-            unit: One millisecond in the link's unit.
-            draw: Draws an arrival's lot in [0, 1).
-            packets: Limit; an arrival above it is dropped as by a droptail.
-            bytes_: Limit likewise.
-            ecn: Whether it marks packets that can be.
+        It keeps to the waiting time ``reference``, drops nothing for ``max_burst`` after quiet, and
+        has a millisecond of ``unit``; ``draw`` draws a lot in [0, 1); for the others see `CoDel`.
         """
         super().__init__(packets, bytes_)
         self.row = aqm.pie_row(reference, max_burst, unit)
@@ -236,27 +219,19 @@ KINDS = ("droptail", "drophead", "codel", "pie", "infinite")
 class QueueSpec:
     """Which queue, and its parameters."""
 
-    kind: str = "infinite"
-    """One of `KINDS`."""
-    packets: int | None = None
-    """Limit in packets; None: none."""
-    bytes: int | None = None
-    """Limit in bytes, a packet counting its 4 bytes of TUN header; None: none."""
-    times_ms: tuple[tuple[str, int], ...] = ()
-    """The times' names and values, ms."""
+    kind: str = "infinite"  # one of `KINDS`
+    packets: int | None = None  # limit in packets; None: none
+    bytes: int | None = None  # limit in bytes, 4 of TUN header a packet included; None: none
+    times_ms: tuple[tuple[str, int], ...] = ()  # the times' names and values, ms
     mark: int | None = None
     """The packets above which a droptail marks; 1 where CoDel or PIE marks; None: no marks."""
 
     @property
     def arguments(self) -> str:
         """Return the parameters as mahimahi's ``--uplink-queue-args`` takes them."""
-        limits = [("bytes", self.bytes), ("packets", self.packets)]
-        mark = (_MARKS.get(self.kind, ""), self.mark)
-        return ", ".join(
-            f"{name}={value}"
-            for name, value in (*limits, *self.times_ms, mark)
-            if value is not None
-        )
+        limits = ("bytes", self.bytes), ("packets", self.packets)
+        pairs = (*limits, *self.times_ms, (_MARKS.get(self.kind, ""), self.mark))
+        return ", ".join(f"{name}={value}" for name, value in pairs if value is not None)
 
     def build(
         self,
@@ -283,11 +258,7 @@ class QueueSpec:
 
 
 def parse_queue(text: str) -> QueueSpec:
-    """Read a specification.
-
-    Raises:
-        ConfigError: Its kind or a parameter does not exist or fit.
-    """
+    """Read a specification; raises ConfigError."""
     # The kind says which parameters there are; a number alone is a droptail's packets.
     if text.isascii() and text.isdigit():
         text = f"droptail:packets={text}"
@@ -322,10 +293,6 @@ def parse_queue(text: str) -> QueueSpec:
             f"queue {text!r}: bytes is {given['bytes']}; expected {PACKET_BYTES} or more, "
             "else no full packet fits"
         )
-    return QueueSpec(
-        kind,
-        given.get("packets"),
-        given.get("bytes"),
-        tuple((name, given.get(name, default)) for name, default in times.items()),
-        given.get(_MARKS.get(kind, "")),
-    )
+    times_ms = tuple((name, given.get(name, default)) for name, default in times.items())
+    mark = given.get(_MARKS.get(kind, ""))
+    return QueueSpec(kind, given.get("packets"), given.get("bytes"), times_ms, mark)

@@ -54,8 +54,7 @@ class Record:
 
     flow: int
     sent: int
-    arrival: int
-    """At the queue."""
+    arrival: int  # at the queue
     departure: int = -1
     ack: int = -1
     marked: bool = False
@@ -69,10 +68,8 @@ class _Flow:
         self.held = Held(*flow.first_held)
         """Window and rate of an agent, or of the oracle, which has them at each step's start."""
         self.controller: Controller = self.held
-        self.sender: Sender | None = None
-        """None before it starts."""
-        self.stats: IntervalStats | None = None
-        """Statistics of the newest step."""
+        self.sender: Sender | None = None  # None before it starts
+        self.stats: IntervalStats | None = None  # of the newest step
         self.packets: list[Record] = []
         self.last_ack = self.queueing = self.delivered = self.completed = self.marked = 0
         # Its receiver, where ACKs are shaped.
@@ -98,11 +95,7 @@ class Reference:
     """One scenario, event by event."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Set up a scenario at time zero.
-
-        Raises:
-            TraceError: The trace cannot be read.
-        """
+        """Set up a scenario at time zero; raises TraceError."""
         self.scenario = scenario
         self.link = build_link(scenario, self._note_drop)
         self._policer = _policer(scenario.link)
@@ -200,17 +193,18 @@ class Reference:
     def _receive(self, kind: int, flow: _Flow, time: int, seq: int) -> None:
         """Let a receiver take a packet, or release the one that it holds: times of its ACKs."""
         link = self.scenario.link
+        packets = [seq]
         if kind == RELEASE:
             if flow.unacknowledged != seq:
                 return
-            packets = [seq]
         else:
             whole, flow.expected = seq == flow.expected, seq + 1
             if link.delayed_acks and whole and flow.unacknowledged is None:
                 flow.unacknowledged = seq
                 self._push(time + _DELAYED_ACK, RELEASE, flow, seq)
                 return
-            packets = [seq] if flow.unacknowledged is None else [flow.unacknowledged, seq]
+            if flow.unacknowledged is not None:
+                packets.insert(0, flow.unacknowledged)
         flow.unacknowledged = None
         time = time_of_ack(self.scenario, flow.number, seq, time)
         for each in packets:
@@ -341,10 +335,7 @@ def time_of_ack(scenario: Scenario, flow: int, seq: int, time: int) -> int:
 
 
 def wait(kind: JitterKind, scale: int, name: tuple[int, int, int, int], time: int) -> int:
-    """Return how long jitter holds a packet that comes at a time, ns (see `JITTERS`).
-
-    ``name``: the link's seed, what the hash is for, flow and sequence number.
-    """
+    """Return how long jitter holds a packet, ns; ``name``: seed, purpose, flow and number."""
     seed, purpose, flow, seq = name
     if scale == 0:
         return 0

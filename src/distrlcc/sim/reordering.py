@@ -24,8 +24,7 @@ from distrlcc.transport.recovery import (
     REMEMBERED,
 )
 
-LATE_FLOW = 1 << 23
-"""Added to a flow's number where a hash says whether a packet is late, and not its loss."""
+LATE_FLOW = 1 << 23  # added to a flow's number where a hash says whether a packet is late
 PACKET_THRESHOLD = 3
 
 # One record of `scores`, int64 [SCORE].
@@ -108,11 +107,9 @@ def send(flow: Any, scores: Any, seq: int, now: int) -> None:
 
 @njit
 def receive(flow: Any, scores: Any, seq: int, rtt: int, now: int, backoff: int) -> Any:
-    """Take a packet's ACK.
+    """Take a packet's ACK; return how many it takes out of flight, 0 if found lost before.
 
-    Returns:
-        Packets that it takes out of flight: 1, or 0 for one that had been found lost. And whether
-        it shows that the newest recovery or timeout was spurious.
+    And whether it shows that the newest recovery or timeout was spurious.
     """
     place = place_of(flow, seq)
     fate = scores[place, FATE]
@@ -148,10 +145,7 @@ def receive(flow: Any, scores: Any, seq: int, rtt: int, now: int, backoff: int) 
 
 @njit
 def find_lost(flow: Any, scores: Any, sent: int, least: int, now: int) -> Any:
-    """Find lost packets of those below the largest acknowledged one; return how many.
-
-    ``least`` is the least RTT, ns.
-    """
+    """Find lost packets below the largest acknowledged; return how many (``least``: RTT, ns)."""
     flow[col.LOSS_TIME] = FOREVER
     largest = flow[col.LARGEST]
     # Below this number a packet is lost at once, above it by time.

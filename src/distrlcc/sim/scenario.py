@@ -53,11 +53,7 @@ MAX_SEED = 2**48
 
 
 def parse_reorder(text: str | None) -> tuple[float, float]:
-    """Return the probability and the lateness, ms, of ``P:MS``; zeros of None.
-
-    Raises:
-        ConfigError: It does not read so, or one of them is out of its range.
-    """
+    """Return probability and lateness, ms, of ``P:MS``; zeros of None; raises ConfigError."""
     if text is None:
         return 0.0, 0.0
     share, _, late = text.partition(":")
@@ -74,11 +70,7 @@ def parse_reorder(text: str | None) -> tuple[float, float]:
 
 
 def parse_jitter(text: str | None) -> tuple[JitterKind, float]:
-    """Return the kind and the scale, ms, of ``MS`` or ``KIND:MS``; no jitter of None.
-
-    Raises:
-        ConfigError: It does not read so, or the scale is out of its range.
-    """
+    """Return kind and scale, ms, of ``MS`` or ``KIND:MS``; none of None; raises ConfigError."""
     if text is None:
         return "uniform", 0.0
     name, colon, scale = text.rpartition(":")

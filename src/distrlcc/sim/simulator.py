@@ -38,11 +38,9 @@ IntArray = NDArray[np.int64]
 
 _STEP = 10_000_000
 _MILLISECOND = 1_000_000
-MAX_PACKETS = 2**31 - 2**26
-"""Most packets that a link may carry in a scenario: a flow's counts have 31 bits."""
+MAX_PACKETS = 2**31 - 2**26  # what a link may carry in a scenario, as a flow's counts have 31 bits
 _FIRST_RING = 64
-_MOST_SPARE = 1 << 22
-"""Opportunities for which there is room before traces that will come need it."""
+_MOST_SPARE = 1 << 22  # opportunities for which there is room before traces that will come need it
 _FIELDS = IntervalStats.names()
 _STATE = (
     "links times rates rtts losses flows control saved ring scores queues aqm ewmas results "
@@ -63,15 +61,11 @@ class Simulator:
         with_histograms: bool = False,
         log_packets: int = 0,
     ) -> None:
-        """Allocate the arrays.
+        """Allocate the arrays of N links with K flows each.
 
-        Args:
-            n_links: Links, N.
-            n_flows: Flows on each, K.
-            with_ewmas: Keep Indigo's EWMAs (costs some ns per packet).
-            with_best: Compute the oracle's window after each step.
-            with_histograms: Count queueing delays and RTTs in histograms.
-            log_packets: First size of the log of every packet (one link alone); 0: no log.
+        It may keep Indigo's EWMAs (some ns per packet), the oracle's best window after each step,
+        and histograms of queueing delays and RTTs. ``log_packets``: first size of the log of every
+        packet (one link alone); 0: no log.
         """
         self.n_links, self.n_flows = n_links, n_flows
         n_all = n_links * n_flows
@@ -108,12 +102,7 @@ class Simulator:
         self.flows[:, col.PENDING] = -1
 
     def load(self, n: int, scenario: Scenario) -> None:
-        """Put a scenario at link n, at its time zero.
-
-        Raises:
-            ConfigError: A flow's scheme is unknown, or the link carries more than `MAX_PACKETS`.
-            TraceError: The trace cannot be read.
-        """
+        """Put a scenario at link n, at its time zero; raises ConfigError and TraceError."""
         if len(scenario.flows) > self.n_flows:
             raise ValueError(f"{scenario.name} has more flows than the simulator's {self.n_flows}")
         link, row = scenario.link, self.links[n]
@@ -333,10 +322,7 @@ class Simulator:
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
 
     def _enlarge_queue(self, n: int) -> None:
-        """Give a live link a ring of twice the size: a power of two, as its masks want.
-
-        Arrivals that were dropped have left places between queue and hop; these come first.
-        """
+        """Give a live link a ring of twice the size; dropped arrivals' places come first."""
         row, columns = self.links[n], np.arange(col.QUEUED)
         start, mask = int(row[col.QUEUE_RING_START]), int(row[col.QUEUE_MASK])
         unused = row[col.HOP_HEAD] - row[col.QUEUE_TAIL]
@@ -385,11 +371,7 @@ class Simulator:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the arrays of a `state_dict` of a simulator of the same size.
-
-        Raises:
-            CheckpointError: Another version's simulator gave them.
-        """
+        """Take a `state_dict` of the same size; raises CheckpointError at another version's."""
         for name in ("links", "flows", "results"):
             if np.shape(state[name])[1] != getattr(self, name).shape[1]:
                 raise CheckpointError(

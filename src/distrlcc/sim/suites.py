@@ -34,8 +34,7 @@ TEST_LINKS = 512
 """Scenarios of a generated suite that are evaluated unless another number is asked for."""
 _SUFFIXES = (".up", ".down", ".trace")
 """A file of a folder that has one of these must be a trace; any other may be one."""
-_SHOWN = 5
-"""Files of a folder that are left out by name."""
+_SHOWN = 5  # files of a folder that are left out by name
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,7 @@ _OURS = {
     "indigo": _links("indigo", ((str(k), link) for k, link in enumerate(families.LINKS)), 10.0),
     "indigo-grid": _links("indigo-grid", families.GRID, 30.0),
     "satellite": _links("satellite", (("600ms", families.SATELLITE),), 30.0),
-    **{
-        name: Suite(build, TEST_LINKS, families.MOST_FLOWS)
-        for name, build in families.SHARED.items()
-    },
+    **{k: Suite(v, TEST_LINKS, families.MOST_FLOWS) for k, v in families.SHARED.items()},
 }
 SUITES: Registry[Suite] = Registry("suite", _OURS, _suite)
 
@@ -195,12 +191,7 @@ def _suite_file(path: Path) -> Suite:
 
 
 def _traces_in(folder: Path) -> list[str]:
-    """Return the traces of a folder, whatever their names; say which files are left out, and why.
-
-    Raises:
-        ConfigError: There is no trace.
-        TraceError: A file whose name is a trace's is none.
-    """
+    """Return a folder's traces; say which files are left out, and why; ConfigError, TraceError."""
     traces, others = [], []
     for path in sorted(folder.iterdir()):
         try:
@@ -234,11 +225,9 @@ def _resolve_trace(link: Link, base: Path) -> Link:
 
 
 def load_suite(name: str) -> Suite:
-    """Return the suite of a name or reference, a scenario's id, a TOML file or folder of traces.
+    """Return the suite of a name or reference, a link's id, a TOML file or folder of traces.
 
-    Raises:
-        ConfigError: There is no such suite, or the file is malformed.
-        TraceError: A file of the folder is no trace.
+    Raises ConfigError, and TraceError where a file of the folder is no trace.
     """
     if is_suite(name):
         return SUITES[name]
@@ -257,11 +246,7 @@ def load_suite(name: str) -> Suite:
 
 
 def pinned_suite(name: str) -> str:
-    """Return a suite's or link's name as it is kept, references with their hash.
-
-    Raises:
-        ConfigError: See `distrlcc.plugins.Registry.pinned`.
-    """
+    """Return a suite's or link's name as it is kept; see `distrlcc.plugins.Registry.pinned`."""
     suite, rest = _parted(name)
     return "/".join([SUITES.pinned(suite), *rest]) if is_suite(suite) else name
 
@@ -283,11 +268,7 @@ def _parted(identifier: str) -> tuple[str, list[str]]:
 
 
 def scenario_by_id(identifier: str) -> Scenario:
-    """Return the scenario of an id such as ``random/test/17``, ``indigo/4``, ``./a.py:mine/0``.
-
-    Raises:
-        ConfigError: There is no such suite, split or index.
-    """
+    """Return the scenario of an id such as ``random/test/17``, ``indigo/4``; raises ConfigError."""
     suite_name, rest = _parted(identifier)
     if not is_suite(suite_name):
         raise unknown_name("suite", suite_name, _names())
@@ -304,11 +285,7 @@ def scenario_by_id(identifier: str) -> Scenario:
 
 
 def check_agents(scenario: Scenario, most: int = 1) -> None:
-    """Refuse a scenario whose first flows are not its only agents, or that has more than ``most``.
-
-    Raises:
-        ConfigError: They are not.
-    """
+    """Raise ConfigError if the first flows are not the only agents, or more than ``most``."""
     schemes = [flow.scheme for flow in scenario.flows]
     count = schemes.count("agent")
     if count == 0 or "agent" in schemes[count:]:
@@ -329,34 +306,21 @@ BEST_CWND = "best-cwnd"
 
 
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:
-    """Return a scenario whose agents run a scheme instead, or share its link's `BEST_CWND`.
-
-    Raises:
-        ConfigError: Its first flows are not its only agents.
-    """
+    """Return a scenario whose agents run a scheme or share its `BEST_CWND`; raises ConfigError."""
     check_agents(scenario, len(scenario.flows))
     agents = sum(flow.scheme == "agent" for flow in scenario.flows)
     changes: dict[str, Any] = {"scheme": scheme}
     if scheme in SCHEMES:  # ours have first windows and rates of their own, but for `fixed`
-        changes |= (
-            {"pacing_mbps": None} if scheme == "fixed" else {"pacing_mbps": None, "cwnd": None}
-        )
+        changes |= dict.fromkeys(["pacing_mbps"] if scheme == "fixed" else ["pacing_mbps", "cwnd"])
     if scheme == BEST_CWND:
-        changes = {
-            "scheme": "fixed",
-            "pacing_mbps": None,
-            "cwnd": max(best_cwnd(scenario) / agents, 1.0),
-        }
+        window = max(best_cwnd(scenario) / agents, 1.0)
+        changes = {"scheme": "fixed", "pacing_mbps": None, "cwnd": window}
     flows = (replace(f, **changes) if f.scheme == "agent" else f for f in scenario.flows)
     return replace(scenario, flows=tuple(flows))
 
 
 def best_cwnd(scenario: Scenario) -> float:
-    """Return the constant window that suits a link, packets.
-
-    The one that was searched for, or the least whole one that fills the link at its mean rate and
-    first delay.
-    """
+    """Return the constant window for a link, packets: searched for, or least that fills it."""
     link = scenario.link
     if link.best_cwnd is not None:
         return link.best_cwnd

@@ -26,8 +26,7 @@ from distrlcc.sim.trace import (
     require_memory,
 )
 
-_FCC_S = 5.0
-"""Length of an interval of FCC's, whose measurements are hours apart: Pensieve's."""
+_FCC_S = 5.0  # length of an interval of FCC's, whose measurements are hours apart: Pensieve's
 _MOST_HOURS = 4
 _PIECE = 1 << 20
 _NO_JSON = re.compile(rb"(?<=[:,\[])\s*[+-]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
@@ -42,25 +41,16 @@ _SENDERS = (
 class ThroughputLog:
     """Rates, and perhaps delays and losses, of a link in K intervals that follow one another."""
 
-    lengths: FloatArray
-    """Lengths of the intervals, s, ``[K]``."""
-    mbps: FloatArray
-    """Rates, Mbit/s, ``[K]``."""
-    delay_ms: FloatArray | None = None
-    """One-way delays, ms, ``[K]``, if the log has them."""
-    loss: FloatArray | None = None
-    """Probabilities of loss, ``[K]``, if the log has them."""
+    lengths: FloatArray  # lengths of the intervals, s, ``[K]``
+    mbps: FloatArray  # rates, Mbit/s, ``[K]``
+    delay_ms: FloatArray | None = None  # one-way delays, ms, ``[K]``, if the log has them
+    loss: FloatArray | None = None  # probabilities of loss, ``[K]``, if the log has them
     queue_packets: int | None = None
     jitter_ms: float = 0.0
-    notes: tuple[str, ...] = ()
-    """How the log was read."""
+    notes: tuple[str, ...] = ()  # how the log was read
 
     def trace(self, name: str) -> Trace:
-        """Return the trace of a link that carries what the log says.
-
-        Raises:
-            TraceError: Its packets need more memory than there is.
-        """
+        """Return the trace of a link that carries what the log says; raises TraceError."""
         ends_ms = 1e3 * np.append(0.0, np.cumsum(self.lengths))
         sums = np.append(0.0, np.cumsum(self.lengths * self.mbps * PACKETS_PER_MBIT))
         require_memory(name, 16 * sums[-1])
@@ -77,11 +67,7 @@ class ThroughputLog:
         return Trace(name, times)
 
     def scenario(self, name: str) -> Scenario:
-        """Return a scenario whose link changes as the log says.
-
-        Raises:
-            ConfigError: A value is outside of what a link may have.
-        """
+        """Return a scenario whose link changes as the log says; raises ConfigError."""
         times = np.round(np.cumsum(self.lengths), 9).tolist()
         columns = {"rate_mbps": self.mbps, "delay_ms": self.delay_ms, "loss": self.loss}
         values = {key: column.tolist() for key, column in columns.items() if column is not None}
@@ -109,10 +95,9 @@ class ThroughputLog:
 
     def unsaid(self) -> str:
         """Return what neither a trace nor flags can say; empty: nothing."""
-        columns = {"delay_ms": self.delay_ms, "loss": self.loss}
         varies = [
             f"{name} from {column.min():g} to {column.max():g}"
-            for name, column in columns.items()
+            for name, column in (("delay_ms", self.delay_ms), ("loss", self.loss))
             if column is not None and np.ptp(column) > 0
         ]
         return ", ".join(varies + [f"jitter_ms up to {self.jitter_ms:g}"] * (self.jitter_ms > 0))
@@ -210,10 +195,7 @@ def _iperf3(data: bytes) -> ThroughputLog:
 
 
 def _received(test: dict[str, Any]) -> list[tuple[float, float]] | None:
-    """Return seconds and bit/s of what a test received, without what ``-O`` omits.
-
-    None: it only has what was sent.
-    """
+    """Return seconds and bit/s of what a test received, less what ``-O`` omits; None: it sent."""
     found, sent, start = [], False, test.get("start") or {}
     # An old iperf3 does not say who sends: a client does without -R, a server with it.
     reverse = (start.get("test_start") or {}).get("reverse")
@@ -293,17 +275,10 @@ KINDS: dict[str, tuple[Callable[..., ThroughputLog], str]] = {
 
 
 def read_throughput(path: str, kind: str, columns: str = "", unit: str = "") -> ThroughputLog:
-    """Return what a log of a kind says of a link.
+    """Return what a log of a kind says of a link, one of `KINDS`.
 
-    Args:
-        path: The file.
-        kind: One of `KINDS`.
-        columns: Of a CSV: see `distrlcc.sim.csv_log.read_csv`.
-        unit: Of a CSV: see `distrlcc.sim.csv_log.given_units`.
-
-    Raises:
-        ConfigError: A unit is unknown, or columns and units are given for another kind.
-        TraceError: The file is no such log, or is too long.
+    For columns and unit of a CSV see `distrlcc.sim.csv_log`. Raises ConfigError at those, and
+    TraceError at a file that is no such log, or too long.
     """
     if kind != "csv" and (columns or unit):
         raise ConfigError(f"--columns and --unit are for --from csv; {kind} has its own")

@@ -26,24 +26,14 @@ from numpy.typing import NDArray
 from distrlcc.errors import TraceError, reading
 from distrlcc.types import PACKET_BYTES
 
-SECONDS = 60
-"""Period of a generated trace."""
+SECONDS = 60  # period of a generated trace
 _TICK_MS = 20
-_GENERATORS = {
-    "cellular": "cellular:SEED",
-    "poisson": "poisson:MBPS:SEED",
-    "constant": "constant:MBPS",
-}
-PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)
-"""Opportunities that carry a Mbit."""
+_GENERATORS = dict(cellular="cellular:SEED", poisson="poisson:MBPS:SEED", constant="constant:MBPS")
+PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)  # opportunities that carry a Mbit
 
 
 def generate(spec: str) -> NDArray[np.int64] | None:
-    """Generate the opportunities, ms, of a generator's name; None when the name is a file's.
-
-    Raises:
-        TraceError: The generator's parameters are wrong, or it is misspelled.
-    """
+    """Generate a generator's opportunities, ms; None of a file's name; raises TraceError."""
     kind, *parameters = spec.split(":")
     try:
         if kind == "cellular" and len(parameters) == 1:
@@ -163,8 +153,7 @@ class Trace:
     """A link's opportunities over one period."""
 
     name: str
-    times_ns: NDArray[np.int64]
-    """When the link may send a packet, ns, not decreasing; the last is the period."""
+    times_ns: NDArray[np.int64]  # when it may send a packet, ns, not decreasing; last: the period
 
     @property
     def period_ns(self) -> int:
@@ -185,11 +174,7 @@ class Trace:
 
 
 def parse_trace(data: bytes, name: str) -> Trace:
-    """Parse the bytes of a trace file.
-
-    Raises:
-        TraceError: The data are empty, malformed or decreasing; the line is named.
-    """
+    """Parse the bytes of a trace file; raises a TraceError that names the line."""
     data = data.removeprefix(codecs.BOM_UTF8)
     text = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
     bad = _NO_TIME.search(text) if text.translate(None, _DIGITS) else None
@@ -234,11 +219,7 @@ def looks_like(data: bytes, name: str) -> tuple[str, str]:
 
 
 def require_memory(name: str, size: float) -> None:
-    """See that there is memory of this size, bytes, for a trace, before any is taken.
-
-    Raises:
-        TraceError: There is not; where nobody says how much is free, there is.
-    """
+    """Raise TraceError if there is less memory free than a trace needs, bytes, if known."""
     found: list[int] = []
     if size < _PIECE * 16:
         return
@@ -257,11 +238,7 @@ def require_memory(name: str, size: float) -> None:
 
 @lru_cache(maxsize=4096)
 def load_trace(spec: str) -> Trace:
-    """Read or generate the trace that a name stands for.
-
-    Raises:
-        TraceError: No such file or generator, or its contents are no trace.
-    """
+    """Read or generate the trace that a name stands for; raises TraceError."""
     generated = generate(spec)
     if generated is not None:
         return Trace(spec, generated * 1_000_000)
@@ -274,11 +251,7 @@ def expanded(name: str) -> Path:
 
 
 def read_file(name: str, most: int | None = None) -> bytes:
-    """Read a file of a trace, or of a log that has ``most`` bytes at most.
-
-    Raises:
-        TraceError: There is none, it is too large, or its first bytes show that it is no text.
-    """
+    """Read a trace's file, or a log of ``most`` bytes; raises TraceError if it is no text."""
     with reading(TraceError, f"{name}: cannot be read", "; check the path"):
         path = expanded(name)
         size = path.stat().st_size

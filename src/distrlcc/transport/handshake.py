@@ -18,8 +18,7 @@ from distrlcc.transport.recovery import NEVER
 from distrlcc.transport.wire import Answer, Buffer, Hello, Kind, authentic, session_key
 from distrlcc.types import NANOSECONDS
 
-Address = tuple[Any, ...]
-"""An address as the socket gives it, such as ``("127.0.0.1", 4000)``."""
+Address = tuple[Any, ...]  # an address as the socket gives it, such as ``("127.0.0.1", 4000)``
 
 _FIRST_WAIT = 250_000_000
 _LONGEST_WAIT = 2 * NANOSECONDS
@@ -59,26 +58,19 @@ class Opening:
     """Sends HELLO until it is answered."""
 
     def __init__(self, hello: Hello, limit: int = 10 * NANOSECONDS, *, now: int) -> None:
-        """Start; the first HELLO is due at once, and it fails after ``limit`` ns.
+        """Start, and fail after ``limit`` ns; session and nonce must be random and new.
 
-        The request's session and nonce must be random and new.
-
-        Raises:
-            WireError: The request does not fit into a HELLO.
+        Raises WireError if the request does not fit into a HELLO.
         """
         self.hello = hello
-        self.failure = ""
-        """Why it was refused or got no answer: one line."""
-        self.answer: Answer | None = None
-        """The receiver's parameters, once it has accepted."""
-        self.key = b""
-        """The session's key then."""
+        self.failure = ""  # why it was refused or got no answer: one line
+        self.answer: Answer | None = None  # the receiver's parameters, once it has accepted
+        self.key = b""  # the session's key then
         self.rtt = 0
         """Duration of the handshake, ns. If HELLO was sent again nobody knows which was answered:
         then it is 1 s at most. The timeout is then 3 s, as RFC 6298 has it for that case."""
         self._sent = list[int]()  # when each HELLO was
-        self.ignored = 0
-        """Datagrams that were malformed, forged, stray or late."""
+        self.ignored = 0  # datagrams that were malformed, forged, stray or late
         self._datagram = wire.encode_hello(hello)
         self._limit = limit
         self._repeat = Repeat(limit, now=now)
@@ -144,20 +136,16 @@ class Session(NamedTuple):
 
     number: int
     address: Address
-    key: bytes
-    """Authenticates its ACKs."""
+    key: bytes  # authenticates its ACKs
     hello: Hello
-    reply: bytes
-    """The ANSWER, for a sender that has lost it."""
+    reply: bytes  # the ANSWER, for a sender that has lost it
 
 
 Reply = tuple[bytes | None, Session | None]
 """The answer to a datagram's sender, and the session that the datagram has just opened."""
 
-MAX_SESSIONS = 64
-"""Sessions at one time; further senders are refused."""
-MAX_HOST_SESSIONS = 16
-"""Greatest number of sessions of one host."""
+MAX_SESSIONS = 64  # sessions at one time; further senders are refused
+MAX_HOST_SESSIONS = 16  # of these, from one host
 MAX_UNPROVEN = 8
 """Greatest number of sessions whose senders have not proved their address. With so many open the
 next senders must prove theirs, so that forged addresses take no more places."""
@@ -170,16 +158,14 @@ class Admission:
     def __init__(self, make_room: Callable[[Sequence[Session]], bool] = lambda _: False) -> None:
         """Begin without a session.
 
-        ``make_room`` is asked where these sessions leave no place for another: it may drop one with
-        `leave`, and says whether it has.
+        ``make_room`` may drop one of these sessions with `leave`, and says whether it has.
         """
         self._make_room = make_room
         self.counts: Counter[str] = Counter()
         """``hellos``, of these ``accepted``, ``repeated``, ``retried`` and ``refused``; and
         what else came without a session: ``other_version``, ``malformed``, ``stray``."""
         self.sessions: dict[int, Session] = {}
-        self.ending = False
-        """Whether new senders are refused."""
+        self.ending = False  # whether new senders are refused
         self._secret = secrets.token_bytes(32)
 
     def on_datagram(self, datagram: Buffer, address: Address) -> Reply:
@@ -201,7 +187,9 @@ class Admission:
             self.counts["repeated" if again else "stray"] += 1
             return known.reply if again else None, None
         key = session_key(hello.session, hello.nonce)
-        cookie = self._cookie(hello, address)
+        # Only who receives at the address can know this of the HELLO; nothing is kept.
+        said = repr((address, *hello[:3])).encode()
+        cookie = blake2s(said, key=self._secret, digest_size=wire.NONCE_BYTES).digest()
         unproven = sum(not any(session.hello.cookie) for session in self.sessions.values())
         if not compare_digest(hello.cookie, cookie):
             if unproven >= MAX_UNPROVEN:
@@ -217,11 +205,6 @@ class Admission:
     def leave(self, number: int) -> None:
         """Drop a session; call it late, as a late copy of its HELLO would open it anew."""
         self.sessions.pop(number, None)
-
-    def _cookie(self, hello: Hello, address: Address) -> bytes:
-        """Return what only who receives at an address can know of a HELLO; nothing is kept."""
-        said = repr((address, *hello[:3])).encode()
-        return blake2s(said, key=self._secret, digest_size=wire.NONCE_BYTES).digest()
 
     def _refusal(self, address: Address) -> str:
         """Return why a new sender is refused, or nothing."""
@@ -245,10 +228,7 @@ class Admission:
         return reply, session
 
     def _other_version(self, error: VersionError, size: int) -> Reply:
-        """Tell a HELLO of another version which one this is.
-
-        Its nonce cannot be read, so the key is derived from the session number alone.
-        """
+        """Tell a HELLO of another version which this is; the key is of its session alone."""
         self.counts["other_version"] += 1
         answer = Answer(error.session, refusal=f"expected version {wire.VERSION}")
         reply = wire.encode_answer(answer, session_key(error.session, b""))

@@ -12,8 +12,7 @@ from itertools import islice
 
 from distrlcc.transport.wire import MAX_RANGES, Acknowledgement
 
-KEPT_RANGES = 16_384
-"""Ranges that are remembered; of more, the lowest are dropped."""
+KEPT_RANGES = 16_384  # ranges that are remembered; of more, the lowest are dropped
 
 
 class Ranges:
@@ -71,14 +70,10 @@ class Receiver:
 
     def __init__(self, session: int) -> None:
         self.session = session
-        self.packets = 0
-        """Packets received, duplicates left out."""
-        self.bytes = 0
-        """UDP payload bytes of these."""
-        self.duplicates = 0
-        """Packets received again, or too old to tell."""
-        self.reordered = 0
-        """Packets that came after one with a higher number."""
+        self.packets = 0  # packets received, duplicates left out
+        self.bytes = 0  # UDP payload bytes of these
+        self.duplicates = 0  # packets received again, or too old to tell
+        self.reordered = 0  # packets that came after one with a higher number
         self._largest = -1
         self._ranges = Ranges()
         self._floor = 0  # numbers below are done with

@@ -18,23 +18,17 @@ import numpy as np
 from distrlcc.control.base import Controller
 from distrlcc.types import NANOSECONDS, IntervalStats
 
-NEVER = 1 << 62
-"""A time that does not come, ns."""
-GRANULARITY = 1_000_000
-"""Clock granularity, ns (RFC 9002 section 6.1.2); scheduling makes timers no finer."""
-INITIAL_RTO = NANOSECONDS
-"""Timeout before the first sample, ns (RFC 6298 rule 2.1)."""
+NEVER = 1 << 62  # a time that does not come, ns
+GRANULARITY = 1_000_000  # clock granularity, ns (RFC 9002 section 6.1.2); scheduling is no finer
+INITIAL_RTO = NANOSECONDS  # timeout before the first sample, ns (RFC 6298 rule 2.1)
 MIN_RTO, MAX_RTO = 200_000_000, 60 * NANOSECONDS
-"""Least time of a timeout beyond the smoothed RTT, as in Linux (RFC 6298's least timeout is 1 s),
-and the greatest timeout that backing off reaches (rule 2.5), ns."""
-MOST_DOUBLINGS = 10
-"""After so many every timeout has reached `MAX_RTO`."""
+"""Least time that a timeout has beyond the smoothed RTT, as Linux has it (RFC 6298's least timeout
+is 1 s), and what backing off leads to at most (rule 2.5), ns."""
+MOST_DOUBLINGS = 10  # after so many every timeout has reached `MAX_RTO`
 REMEMBERED = 2 * NANOSECONDS
 """A packet that was found lost and comes later than this after it is a stranger's, ns."""
-LATE_FOR = 10 * NANOSECONDS
-"""The greatest lateness is of the last one to two windows of this length, ns."""
-NEVER_LATE = -1
-"""The lateness of a window in which no packet was late."""
+LATE_FOR = 10 * NANOSECONDS  # the greatest lateness is of one to two windows of this length, ns
+NEVER_LATE = -1  # the lateness of a window in which no packet was late
 
 Stamp = tuple[int, int, int, int]
 """A packet's send time, and the counts (delivered) and times (delivered, first sent) of then."""
@@ -43,21 +37,17 @@ Stamp = tuple[int, int, int, int]
 class RttEstimator:
     """Smoothed RTT, its variation and the timeout with its back-off; all times are ns.
 
-    They are kept in whole eighths and quarters, as in Linux, so that the simulator's kernel has
-    the very same.
+    They are kept in whole eighths and quarters, as in Linux and in the simulator's kernel.
     """
 
     __slots__ = ("_eighths", "_quarters", "backoff", "latest", "minimum")
 
     def __init__(self, first: int = 0) -> None:
         """Begin with what the handshake took, ns; 0 where there was none."""
-        self.latest = 0
-        """Newest sample; 0 before the first."""
-        self.minimum = 0
-        """Least sample; 0 before the first."""
+        self.latest = 0  # newest sample; 0 before the first
+        self.minimum = 0  # least sample; 0 before the first
         self._eighths = self._quarters = 0
-        self.backoff = 0
-        """Timeouts since the last newly acknowledged packet: each doubles the timeout."""
+        self.backoff = 0  # timeouts since the last newly acknowledged packet, which each double it
         if first:
             self.smooth(first)
 
@@ -107,8 +97,7 @@ class Outstanding:
     def __init__(self) -> None:
         # Not a dict, whose first key is slow to find once many before it are gone.
         self._stamps = OrderedDict[int, Stamp]()
-        self.next_number = 0
-        """Number of the next packet, which is how many were sent."""
+        self.next_number = 0  # number of the next packet, which is how many were sent
 
     @property
     def count(self) -> int:
@@ -147,8 +136,7 @@ class FoundLost:
     __slots__ = ("_numbers", "_packets")
 
     def __init__(self) -> None:
-        self._numbers: list[int] = []
-        """Ascending: whoever is found lost lies above all who were."""
+        self._numbers: list[int] = []  # ascending: whoever is found lost lies above all who were
         self._packets: dict[int, tuple[int, Stamp]] = {}
 
     def add(self, number: int, stamp: Stamp, *, now: int) -> None:
@@ -191,8 +179,7 @@ class Reordering:
     __slots__ = ("_before", "_newest", "_rtt", "_since", "largest")
 
     def __init__(self) -> None:
-        self.largest = -1
-        """Largest acknowledged number."""
+        self.largest = -1  # largest acknowledged number
         self._rtt = self._since = 0  # RTT of the packet `largest`; when the newest window began
         self._newest = self._before = NEVER_LATE  # greatest lateness of that window, and before it
 
@@ -240,10 +227,7 @@ class DeliveryRate:
         return now, self.delivered, self.delivered_time, self.first_sent_time
 
     def deliver(self, stamp: Stamp, *, now: int) -> int:
-        """Count a packet delivered; return its sample's interval, ns (draft section 3.3).
-
-        The sample is ``delivered - stamp[1]`` packets over that interval.
-        """
+        """Count a packet; return the interval, ns, of its ``delivered - stamp[1]`` packets."""
         sent, _, delivered_time, first_sent = stamp
         self.delivered += 1
         self.delivered_time = now
@@ -304,24 +288,12 @@ class Interval:
     ) -> IntervalStats:
         """Return the step's statistics, arrays of one element, and start the next step."""
         seconds = float(NANOSECONDS)
-        columns = {
-            "duration": (now - self._start) / seconds,
-            "sent": self.sent,
-            "acked": self._acked,
-            "lost": self.lost,
-            "timeouts": self.timeouts,
-            "rtt_sum": self._rtt_sum / seconds,
-            "rtt_min": self._rtt_min / seconds,
-            "rtt_max": self._rtt_max / seconds,
-            "rtt_last": rtt.latest / seconds,
-            "min_rtt": rtt.minimum / seconds,
-            "cwnd": controller.cwnd,
-            "pacing_rate": controller.pacing_rate,
-            "inflight": inflight,
-            "delay_ewma": self._delay,
-            "delivery_rate_ewma": self._delivery_rate,
-            "send_rate_ewma": self._send_rate,
-            "spurious": self.spurious,
-        }
+        columns = (
+            *((now - self._start) / seconds, self.sent, self._acked, self.lost, self.timeouts),
+            *(self._rtt_sum / seconds, self._rtt_min / seconds, self._rtt_max / seconds),
+            *(rtt.latest / seconds, rtt.minimum / seconds),
+            *(controller.cwnd, controller.pacing_rate, inflight),
+            *(self._delay, self._delivery_rate, self._send_rate, self.spurious),
+        )
         self._restart(now)
-        return IntervalStats(**{name: np.array([value], float) for name, value in columns.items()})
+        return IntervalStats(*(np.array([value], float) for value in columns))

@@ -40,32 +40,26 @@ from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 class SenderOptions:
     """How a sender finds losses, times out and counts; the defaults are for real networks."""
 
-    packet_bytes: int = PACKET_BYTES
-    """Size of a packet for the rates in `IntervalStats`, bytes."""
+    packet_bytes: int = PACKET_BYTES  # size of a packet for the rates in `IntervalStats`, bytes
     packet_threshold: int = 3
     """A packet is lost when one sent this many later is acknowledged, until packets were seen to
     be reordered (RFC 8985 section 6.2)."""
-    catch_up_ns: int = 2_000_000
-    """A paced sender that wakes late makes up for this much, ns."""
+    catch_up_ns: int = 2_000_000  # a paced sender that wakes late makes up for this much, ns
     rate_over_sending: bool = True
     """Whether delivery rates also count the time that sending took (see `DeliveryRate`)."""
 
 
 REORDERED_OPTIONS = SenderOptions(catch_up_ns=0, rate_over_sending=False)
-"""The simulator's options, on links that reorder packets."""
-SIMULATOR_OPTIONS = replace(REORDERED_OPTIONS, packet_threshold=1)
-"""The simulator's options on other links, where a gap is lost."""
+"""The simulator's, on links that reorder packets."""
+SIMULATOR_OPTIONS = replace(REORDERED_OPTIONS, packet_threshold=1)  # on its others: a gap is lost
 
 
 class Acked(NamedTuple):
     """An ACK's news: packet numbers, lowest first."""
 
-    acked: list[int]
-    """Newly acknowledged."""
-    lost: list[int]
-    """Newly found lost."""
-    spurious: list[int]
-    """Those of ``acked`` that had been found lost before."""
+    acked: list[int]  # newly acknowledged
+    lost: list[int]  # newly found lost
+    spurious: list[int]  # those of ``acked`` that had been found lost before
 
 
 class Sender:
@@ -83,8 +77,7 @@ class Sender:
     ) -> None:
         """Start a flow, whose present step began at ``step_start``, if not now.
 
-        ``first_rtt`` is what the handshake took, ns, 0 if there was none; ``on_rtt`` is called with
-        each RTT sample, ns.
+        ``first_rtt`` is a handshake's, ns, 0 if there was none; ``on_rtt`` takes each sample, ns.
         """
         self._options = options = options or SenderOptions()
         self.controller = controller
@@ -148,10 +141,7 @@ class Sender:
         return outstanding.add(self._rate.stamp(inflight, now=now))
 
     def send_time(self) -> int:
-        """Return when the next packet may leave, ns; `NEVER` while the window is full.
-
-        A time that has passed means at once.
-        """
+        """Return when a packet may leave, ns; the past: at once; `NEVER`: the window is full."""
         if self._probe_time != NEVER:
             return self._probe_time
         controller = self.controller
@@ -327,12 +317,9 @@ class Sender:
         for number in lost:
             ((_, stamp),) = outstanding.take(number, number + 1)
             self._found_lost.add(number, stamp, now=now)
-        if lost:
-            self._note_lost(lost)
-        return lost
-
-    def _note_lost(self, lost: list[int]) -> None:
-        """Count losses, for the controller too: does one of a newer packet begin a recovery?"""
+        if not lost:
+            return lost
+        # Count losses, for the controller too: does one of a newer packet begin a recovery?
         self._interval.lost += len(lost)
         self._unreported += len(lost)
         self._largest_lost = lost[-1]
@@ -340,3 +327,4 @@ class Sender:
             self._begins_recovery, self._recovery_lost = True, 0
             self._recovery_from, self._recovery_until = self._recovery_until, self.next_number
         self._recovery_lost += sum(number >= self._recovery_from for number in lost)
+        return lost

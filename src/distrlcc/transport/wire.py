@@ -38,19 +38,14 @@ from distrlcc.errors import VersionError, WireError
 Buffer = bytes | bytearray | memoryview
 MAGIC = b"DLCC"
 VERSION = 4
-FIN = RETRY = 1
-"""The one flag. DATA: it ends the flow. ANSWER: its nonce is a cookie to come again with."""
+FIN = RETRY = 1  # the one flag: DATA ends the flow; an ANSWER's nonce is a cookie to come with
 NONCE_BYTES = 16
 TAG_BYTES = 8
 MAX_TEXT_BYTES = 200
-MAX_RANGES = 32
-"""Ranges in one ACK."""
-MAX_NUMBER = 1 << 62
-"""Packet numbers stay below."""
-MIN_DATAGRAM = 512
-"""Least size of HELLO and DATA, bytes."""
-MAX_DATAGRAM = 65507
-"""Largest UDP payload over IPv4, bytes."""
+MAX_RANGES = 32  # ranges in one ACK
+MAX_NUMBER = 1 << 62  # packet numbers stay below
+MIN_DATAGRAM = 512  # least size of HELLO and DATA, bytes
+MAX_DATAGRAM = 65507  # largest UDP payload over IPv4, bytes
 _UINT32 = 0xFFFFFFFF
 
 
@@ -66,12 +61,9 @@ class Kind(IntEnum):
 class Hello(NamedTuple):
     """A sender asks for a session."""
 
-    session: int
-    """Random, 64 bit; every datagram of the session bears it."""
-    nonce: bytes
-    """`NONCE_BYTES` random bytes of the sender."""
-    max_datagram: int
-    """Largest UDP payload that the sender wants to send, bytes."""
+    session: int  # random, 64 bit; every datagram of the session bears it
+    nonce: bytes  # `NONCE_BYTES` random bytes of the sender
+    max_datagram: int  # largest UDP payload that the sender wants to send, bytes
     cookie: bytes = bytes(NONCE_BYTES)
     """The cookie of a receiver that asks for one: it proves the sender's address."""
 
@@ -80,26 +72,20 @@ class Answer(NamedTuple):
     """A receiver accepts, or says why it does not."""
 
     session: int
-    nonce: bytes = bytes(NONCE_BYTES)
-    """`NONCE_BYTES` of the receiver."""
+    nonce: bytes = bytes(NONCE_BYTES)  # `NONCE_BYTES` of the receiver
     max_datagram: int = MIN_DATAGRAM
     """Largest UDP payload that the receiver takes, bytes; never above the sender's."""
-    refusal: str = ""
-    """Why it refuses, for people: printable, cut to `MAX_TEXT_BYTES`; empty if it accepts."""
-    retry: bool = False
-    """Whether it neither accepts nor refuses, and the nonce is a cookie."""
+    refusal: str = ""  # why it refuses, printable, cut to `MAX_TEXT_BYTES`; empty if it accepts
+    retry: bool = False  # whether it neither accepts nor refuses, and the nonce is a cookie
 
 
 class Data(NamedTuple):
     """A packet that is counted and acknowledged, and sent once (FIN: until it is acknowledged)."""
 
     session: int
-    number: int
-    """From 0, in order of sending."""
-    lowest: int
-    """Least number that the sender still waits for: the receiver need not report any below."""
-    fin: bool = False
-    """Whether it ends the flow."""
+    number: int  # from 0, in order of sending
+    lowest: int  # least number that the sender still waits for: none below need be reported
+    fin: bool = False  # whether it ends the flow
 
 
 class Acknowledgement(NamedTuple):
@@ -120,8 +106,7 @@ _ANSWER = struct.Struct("!8sQ16sHB")  # the last is the refusal's length
 _DATA = struct.Struct("!8sQQQ")
 # Largest, count of ranges; gap and length of each range.
 _ACKS = tuple(struct.Struct(f"!8sQQB{2 * n}I") for n in range(MAX_RANGES + 1))
-DATA_BYTES = _DATA.size
-"""Bytes of a DATA datagram before its padding."""
+DATA_BYTES = _DATA.size  # bytes of a DATA datagram before its padding
 _DATA_STARTS = tuple(_START.pack(MAGIC, VERSION, Kind.DATA, flags) for flags in (0, FIN))
 _ANSWER_STARTS = tuple(_START.pack(MAGIC, VERSION, Kind.ANSWER, flags) for flags in (0, RETRY))
 _HELLO_START, _ACK_START = (_START.pack(MAGIC, VERSION, kind, 0) for kind in (Kind.HELLO, Kind.ACK))
@@ -146,11 +131,7 @@ def _tag(data: Buffer, key: bytes) -> bytes:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """Encode a HELLO, padded to `MIN_DATAGRAM`.
-
-    Raises:
-        WireError: ``max_datagram`` is out of range.
-    """
+    """Encode a HELLO, padded to `MIN_DATAGRAM`; raises WireError at an odd ``max_datagram``."""
     _check_size(hello.max_datagram)
     return _HELLO.pack(_HELLO_START, *hello).ljust(MIN_DATAGRAM, b"\0")
 
@@ -186,12 +167,7 @@ def encode_ack(ack: Acknowledgement, key: bytes) -> bytes:
 
 
 def decode(datagram: Buffer) -> Message:
-    """Decode a datagram.
-
-    Raises:
-        VersionError: It is of another version.
-        WireError: It is malformed, cut short, too long or not ours. Nothing else is ever raised.
-    """
+    """Decode a datagram; raises WireError, VersionError at another version's, and nothing else."""
     decoder = _DECODERS.get(bytes(datagram[:8]))
     if decoder is None or not HEADER.size <= len(datagram) <= MAX_DATAGRAM:
         raise _complaint(datagram)

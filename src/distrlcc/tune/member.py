@@ -67,28 +67,16 @@ class Member:
         acting = max(ACTINGS, key=lambda a: found[f"held_out_reward_{a}"])
         scores = {name: found[f"held_out_{name}_{acting}"] for name in _WORST}
         finite: Any = {n: s if math.isfinite(s) else _WORST[n] for n, s in scores.items()}
-        return Report(
-            member=self._number,
-            update=counters.update,
-            steps=counters.steps,
-            score=finite[self._config.metric],
-            acting=acting,
-            seconds=counters.seconds,
-            schedule=self.schedule,
-            **finite,
-        )
+        score, schedule = finite[self._config.metric], self.schedule
+        finite |= {"acting": acting, "seconds": counters.seconds, "schedule": schedule}
+        return Report(self._number, counters.update, counters.steps, score, **finite)
 
     def save(self, folder: Path, report: Report) -> None:
         """Write a checkpoint of the state that a report is of."""
         config, state = self.trainer.config, self.trainer.state_dict()
         save_checkpoint(folder / STATE, state, versions=package_versions())
-        notes = {
-            "recipe": config.recipe,
-            "seed": config.seed,
-            "update": report.update,
-            "steps": report.steps,
-            "held_out_reward": report.reward,
-        }
+        notes = {"recipe": config.recipe, "seed": config.seed, "update": report.update}
+        notes |= {"steps": report.steps, "held_out_reward": report.reward}
         weights = self.trainer.weights_to_keep().arrays
         save_policy(folder / POLICY, PolicyFile(self.trainer.spec, weights, report.acting, notes))
         write_atomically(folder / REPORT, msgspec.json.encode(report))

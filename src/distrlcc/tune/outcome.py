@@ -181,8 +181,7 @@ class Summary:
     best: Report
     copies_decided: int
     copies_made: int
-    failures: dict[int, str]
-    """Why members failed for good, by their numbers."""
+    failures: dict[int, str]  # why members failed for good, by their numbers
 
     def text(self, config: TuneConfig) -> str:
         """Return lines for people."""

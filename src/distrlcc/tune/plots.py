@@ -14,8 +14,7 @@ from distrlcc.tune.report import Report, pieces
 from distrlcc.tune.space import space_of
 from distrlcc.tune.tune_config import TuneConfig
 
-_NO_SCORE = 1e29
-"""Scores beyond this mean that a member diverged."""
+_NO_SCORE = 1e29  # scores beyond this mean that a member diverged
 _OTHERS: dict[str, Any] = {"color": "#888888", "lw": 0.8, "alpha": 0.55}
 _BEST: dict[str, Any] = {"color": "#D55E00", "lw": 1.6, "zorder": 4.0}
 

@@ -48,8 +48,7 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1",  # snapshots of Ray Tune's state
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
-_SNAPSHOT_SECONDS = 10.0
-"""The newest snapshot is not older than this."""
+_SNAPSHOT_SECONDS = 10.0  # the newest snapshot is not older than this
 _SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", nsga3="NSGAIII")
 """Optuna's classes, less ``Sampler``."""
 
@@ -62,8 +61,7 @@ class _Watch:
     stopper: Stopper
     stopped: int = 0
     failure: DistrlccError | None = None
-    failed: dict[int, str] = field(default_factory=dict)
-    """Why members failed for good, by their numbers."""
+    failed: dict[int, str] = field(default_factory=dict)  # why members failed for good, by number
 
 
 _WATCH: ContextVar[_Watch] = ContextVar("WATCH")
@@ -81,13 +79,9 @@ def run(
 ) -> tuple[int, dict[int, str]]:
     """Run a tuner that `prepare` has checked, until it is done or stopped; ``show`` takes lines.
 
-    Returns:
-        The number of the signal that ended it early, or 0; why members failed, by their numbers.
-
-    Raises:
-        ConfigError: Ray is not installed, or has fewer cores than one member wants.
-        GroupError: There is no such cluster.
-        OutputError: The storage does not answer or cannot be written, or cannot be resumed.
+    Returns the signal that ended it early, or 0, and why members failed, by their numbers. Raises
+    ConfigError if Ray or a member's cores are missing, GroupError if there is no such cluster, and
+    OutputError at the storage.
     """
     # Open what is written to.
     place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
@@ -219,13 +213,9 @@ def _member_process(tuner: TuneConfig) -> Any:
                 member.load(Path(folder))
         while not member.done:
             report = member.advance()
-            metrics = {
-                "score": report.score,
-                "update": report.update,
-                "steps": report.steps,
-                "report": msgspec.json.encode(report).decode(),
-                "done": member.done,
-            }
+            text = msgspec.json.encode(report).decode()
+            metrics = {"score": report.score, "report": text, "done": member.done}
+            metrics |= {"update": report.update, "steps": report.steps}
             with tempfile.TemporaryDirectory(prefix="distrlcc-member-") as folder:
                 member.save(Path(folder), report)
                 tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
@@ -355,10 +345,7 @@ class Population(PopulationBasedTraining):
         self._prune(tune_controller, trial)
 
     def _prune(self, tune_controller: Any, done: Trial | None = None) -> None:
-        """Delete members' old checkpoints, but none that a member goes on from or may copy.
-
-        A resume goes on from those that Ray's last snapshot names, so these must not be newer.
-        """
+        """Delete old checkpoints, but none that is needed or that Ray's last snapshot names."""
         # Which ones are needed? A checkpoint that is still being saved has no name yet.
         trials, now = tune_controller.get_trials(), time.monotonic()
         needed, saving = set[str](), set[Trial]()

@@ -15,10 +15,8 @@ from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.tune_config import EXPLORERS, TuneConfig
 
-Value = int | float | bool | str
-"""A drawn value; a list is written as TOML."""
-Values = dict[str, Any]
-"""Values by dotted key."""
+Value = int | float | bool | str  # a drawn value; a list is written as TOML
+Values = dict[str, Any]  # values by dotted key
 
 _BOUNDS = {
     "uniform": "finite numbers with a below b, as in uniform:0:0.02",
@@ -45,13 +43,10 @@ _APART = {
 class Distribution:
     """What one value is drawn from."""
 
-    kind: str
-    """``uniform``, ``loguniform``, ``int`` or ``choice``."""
+    kind: str  # ``uniform``, ``loguniform``, ``int`` or ``choice``
     low: float = 0.0
-    high: float = 0.0
-    """The bounds, included."""
-    choices: tuple[Value, ...] = ()
-    """All values, of a choice."""
+    high: float = 0.0  # the bounds, included
+    choices: tuple[Value, ...] = ()  # all values, of a choice
 
     @classmethod
     def parse(cls, text: str) -> Distribution:
@@ -100,8 +95,7 @@ class Distribution:
         return self.domain().sample(random_state=random.getrandbits(32))
 
 
-Space = Mapping[str, Distribution]
-"""Distributions by dotted key."""
+Space = Mapping[str, Distribution]  # distributions by dotted key
 
 
 def space_of(config: TuneConfig) -> Space:

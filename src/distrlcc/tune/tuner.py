@@ -21,8 +21,7 @@ from distrlcc.storage import say
 from distrlcc.tune.space import space_of, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
-_NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}
-"""Packages that a sampler needs beside Optuna."""
+_NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}  # packages beside Optuna
 
 
 def read_config(out: Path) -> TuneConfig:
