@@ -15,7 +15,7 @@ from distrlcc.actors.engine import Engine
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.errors import ConfigError
 from distrlcc.limits import limits
-from distrlcc.parallel.interface import interface_towards
+from distrlcc.parallel.interface import check_place, interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
@@ -41,6 +41,8 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
             f"nodes has {len(actors.nodes)} lists for {node.count} machines: 'distrlcc node' runs "
             "on each of several, and --engine ray has them all"
         )
+    if leads:
+        check_place(node.address, node.port)
     # Plan the slots: the trainer has slot 0, on node 0; worker k has slot k + 1.
     first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))

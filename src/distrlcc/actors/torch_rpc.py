@@ -24,10 +24,9 @@ from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGo
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.gate import Gate, TunnelStore
-from distrlcc.parallel.interface import interface_towards
+from distrlcc.parallel.interface import LOOPBACK, interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import PrefixStore
-from distrlcc.parallel.tunnel import LOOPBACK
 
 if not rpc.is_available():
     raise ImportError("torch has no RPC")

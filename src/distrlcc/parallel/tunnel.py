@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.limits import limits
+from distrlcc.parallel.interface import LOOPBACK
 from distrlcc.processes import die_with_parent, run_soon
 
 _UNFINISHED, _UNFINISHED_OF_HOST, _DIALS = 256, 32, 16
@@ -37,7 +38,6 @@ _BUFFER = 1 << 15
 _EARLY = 1 << 16
 """Bytes that wait for the other end to be there."""
 _FOUND, _ABSENT = b"+", b"-"
-LOOPBACK = "127.0.0.1"
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
