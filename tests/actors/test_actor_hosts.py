@@ -202,4 +202,4 @@ def test_over_a_vpn_all_traffic_uses_its_interface(
     show = tunnel.command(1, "cat", "/proc/net/dev")
     devices = subprocess.run(show, capture_output=True, text=True, check=True, timeout=10.0)
     (received,) = re.findall(r"vpn0: *(\d+)", devices.stdout)
-    assert int(received) > 100_000  # bytes
+    assert int(received) > 50_000  # bytes

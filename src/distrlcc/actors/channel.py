@@ -64,15 +64,6 @@ class _Hello(msgspec.Struct, forbid_unknown_fields=True):
     proof: bytes
 
 
-class _Place(msgspec.Struct, forbid_unknown_fields=True):
-    """Where the trainer listens, as its store has it."""
-
-    name: _Text
-    """Of an abstract Unix socket."""
-    gateway: _Text = ""
-    """Of its machine's tunnel, as address:port; empty where the run is on one machine."""
-
-
 class _Start(msgspec.Struct, tag="start", forbid_unknown_fields=True):
     index: _Count
     first_step: _Count
@@ -242,13 +233,13 @@ class ChannelEngine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="channel", daemon=True)
         self._thread.start()
-        place, self._gate = _Place(f"distrlcc-{secrets.token_hex(16)}"), None
-        listen = self._loop.create_unix_server(lambda: _Link(self), f"\0{place.name}", backlog=512)
+        name, gateway, self._gate = f"distrlcc-{secrets.token_hex(16)}", "", None
+        listen = self._loop.create_unix_server(lambda: _Link(self), f"\0{name}", backlog=512)
         self._server = asyncio.run_coroutine_threadsafe(listen, self._loop).result(limits().call)
         if spec.gate:
             self._gate = Gate(spec.gate)  # others reach it as long as this is open
-            place.gateway = self._gate.register(place.name)
-        admission.store.set(f"{spec.attempt}/channel", msgspec.json.encode(place))
+            gateway = self._gate.register(name)
+        admission.store.set(f"{spec.attempt}/channel", msgspec.json.encode((name, gateway)))
 
     def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
         """See `Engine`; the worker makes what it holds itself, with its own configuration."""
@@ -355,14 +346,17 @@ class _Channel:
 
     def _read(self) -> None:
         """Read calls until the connection is lost; the silence that follows ends this worker."""
+        stream = self._connection.makefile("rb")
         try:
-            while True:
-                number, size = _HEAD.unpack(_exactly(self._connection, _HEAD.size))
+            while len(head := stream.read(_HEAD.size)) == _HEAD.size:
+                number, size = _HEAD.unpack(head)
                 if size > self._most:
                     raise ValueError(f"a frame of {size} bytes")
-                self._calls.put((number, _call.decode(_exactly(self._connection, size))))
+                if len(frame := stream.read(size)) < size:
+                    return
+                self._calls.put((number, _call.decode(frame)))
         except OSError:
-            pass
+            return
         except (ValueError, RecursionError) as error:
             self.holder.problem = f"the trainer sent something else than expected ({error!s:.80})"
 
@@ -407,33 +401,23 @@ def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
         GroupError: It cannot be reached, or is another user's.
     """
     told = receive(admission.store, spec, f"{spec.attempt}/channel", extra=limits().join)
-    place: _Place = decode(told, _Place, "the trainer")
-    host, own = place.gateway.rpartition(":")[0], interface_towards(spec.address, spec.interface)
+    name, gateway = decode(told, tuple[_Text, _Text], "the trainer")
+    host, own = gateway.rpartition(":")[0], interface_towards(spec.address, spec.interface)
     try:
         if host and spec.gate and host != own.address:
             with Gate(spec.gate) as gate:
-                port = gate.way(place.gateway, place.name)
+                port = gate.way(gateway, name)
             connection = socket.create_connection((LOOPBACK, port), limits().call)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
             connection = socket.socket(socket.AF_UNIX)
-            connection.connect(f"\0{place.name}")
+            connection.connect(f"\0{name}")
             if not _is_ours(connection):
                 raise PermissionError("it is another user's")
     except OSError as error:
         raise GroupError(
-            f"the trainer at {place.gateway or 'this machine'} cannot be reached "
+            f"the trainer at {gateway or 'this machine'} cannot be reached "
             f"({error.strerror or error})"
         ) from None
     connection.settimeout(None)
     return connection
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    """Return the next bytes; raise an OSError where the connection ends before."""
-    data = bytearray()
-    while len(data) < size:
-        if not (part := connection.recv(min(size - len(data), _ROOM))):
-            raise ConnectionResetError("connection lost")
-        data += part
-    return bytes(data)
