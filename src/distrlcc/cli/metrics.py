@@ -29,7 +29,7 @@ from threading import Thread
 from time import sleep
 from typing import Any
 
-from distrlcc.cli.output import exposition
+from distrlcc.cli.output import exposition, note
 from distrlcc.errors import ConfigError
 
 _TAIL = 1 << 18
@@ -46,6 +46,8 @@ def run(args: Namespace) -> int:
     if args.once:
         print(read_runs(folders), end="")
         return 0
+    if not _logs(folders):
+        note("distrlcc: no run stands there yet; runs are shown once they are")
     from distrlcc.limits import limits
     from distrlcc.runs.stopper import Stopper
 
@@ -90,13 +92,17 @@ def run(args: Namespace) -> int:
 
 def read_runs(folders: Sequence[Path]) -> str:
     """Return the newest figures of all runs in folders, and when each last said anything."""
-    found = {path for folder in folders for path in (folder / _NAME, *folder.glob(f"*/{_NAME}"))}
     things = []
-    for path in sorted(found):
+    for path in _logs(folders):
         with suppress(OSError):  # it was removed just now
             figures = _newest(path) | {"updated_timestamp_seconds": path.stat().st_mtime}
             things.append(({"run": str(path.parent)}, figures))
     return exposition("distrlcc_run", things)
+
+
+def _logs(folders: Sequence[Path]) -> list[Path]:
+    found = {path for folder in folders for path in (folder / _NAME, *folder.glob(f"*/{_NAME}"))}
+    return sorted(path for path in found if path.is_file())
 
 
 def _newest(path: Path) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class ActorsConfig:
         check_fields(self, "envs_per_worker", 1)
         check_fields(self, "segments_per_update max_lag wait_workers", 0)
         if self.engine not in (engines := (CHANNEL, TORCH_RPC)):
-            raise unknown_name("engine of actors", self.engine, engines)
+            raise unknown_name("engine", self.engine, engines)
         environments = self.envs_per_worker * len(self.links)
         if environments > MAX_ENVS:
             raise ConfigError(
