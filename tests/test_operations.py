@@ -68,6 +68,13 @@ def test_the_receivers_end_is_one_that_its_unit_takes_for_success() -> None:
     ((_, *words),) = _commands(unit)
     process, said = _started(*words, "--listen", "127.0.0.1:0")
     assert said.startswith("listening on ")
+    status = Path(f"/proc/{process.pid}/status")
+    caught = re.compile(r"^SigCgt:\t(\w+)$", re.MULTILINE)
+    wait_until(
+        lambda: int(caught.findall(status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1,
+        60.0,
+        "that it hears SIGTERM",
+    )
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert f"\nSuccessExitStatus={process.returncode}\n" in unit.read_text()
