@@ -1,11 +1,11 @@
-"""Measure the engines of actor-learner runs beside each other: threads, torch RPC and Ray.
+"""Measure the engines of actor-learner runs beside each other: threads, channel, torch RPC and Ray.
 
 python -m benchmarks engines --json -
 
 An object on each worker answers without an environment, so that only the engine is measured.
 
 Flags:
-    --engines NAME,… =in-process,torch-rpc,ray  which
+    --engines NAME,… =in-process,channel,torch-rpc,ray  which
     --workers N {1..256} =4  of each
     --seconds N {0.1..600} =5.0  time for calls, and for segments, s
     --recipe N =distrlcc  whose segments and weights
@@ -16,14 +16,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import numpy as np
 
-from distrlcc.actors.actor import Segment
+from distrlcc.actors.actor import Report, Segment
 from distrlcc.actors.admission import admit, join
+from distrlcc.actors.channel import ChannelEngine, hold_object, longest_frame
 from distrlcc.actors.engine import Engine, Worker
 from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
 from distrlcc.cli.output import emit_json
@@ -38,7 +40,7 @@ from distrlcc.policy.spec import expected_shapes
 from distrlcc.processes import switch_threads_often
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
-from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_config import CHANNEL, TORCH_RPC, RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
 from tests.support.thread_engine import InProcessEngine
 
@@ -64,19 +66,16 @@ Figures = dict[str, float]
 class Echo:
     """Answers with a segment of the run's shape, and takes weights."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, index: int = 0, first_step: int = 0) -> None:
         """Make one segment."""
         spec = policy_spec(config, LinkVectorEnv(config.env.unit, config.env))
         rollout = new_rollout(config, spec, config.actors.envs_per_worker)
-        self._segment = Segment(0, 0, rollout, CollectStats())
+        self._segment = Segment(index, first_step, rollout, CollectStats())
         self.stopped = False
 
-    def nothing(self) -> None:
-        """Answer."""
-
-    def segment(self) -> Segment:
-        """Return the segment."""
-        return self._segment
+    def report(self, most: int, seconds: float) -> Report:
+        """Return the segment, if any is asked for."""
+        return Report("", [self._segment] * most)
 
     def set_weights(self, weights: Weights) -> int:
         """Take weights; return their version."""
@@ -94,23 +93,31 @@ def measure_in_process(job: EngineJob) -> Figures:
     return _measure(InProcessEngine(job.workers), job)
 
 
-def measure_torch_rpc(job: EngineJob) -> Figures:
-    """Measure torch RPC between processes of this machine."""
+def measure_processes(job: EngineJob) -> Figures:
+    """Measure the channel, or torch RPC, between processes of this machine."""
     job = replace(job, began=monotonic())
     places = [RankSpec("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
-    launcher = Launcher(rpc_rank, job, places, led=True)
+    launcher = Launcher(measured_rank, job, places, led=True)
     figures: Figures = launcher.run().measured()[0]
     return figures
 
 
-def rpc_rank(place: RankSpec, job: EngineJob) -> Figures | None:
+def measured_rank(place: RankSpec, job: EngineJob) -> Figures | None:
     """Measure in one process (slot 0), and hold the workers' objects in the others."""
     switch_threads_often()
-    own = identity(job.config, topology="bench engines")
+    own, most = identity(job.config, topology="bench engines"), longest_frame(job.config)
+    over_rpc = job.config.actors.engine == TORCH_RPC
     if place.slot > 0:
-        hold_actor(place, join(place, own))
+        admission = join(place, own)
+        if over_rpc:
+            hold_actor(place, admission)
+        else:
+            hold_object(place, admission, partial(Echo, job.config), most)
         return None
-    return _measure(TorchRpcEngine(place, admit(place, own)), job)
+    admission = admit(place, own)
+    if over_rpc:
+        return _measure(TorchRpcEngine(place, admission), job)
+    return _measure(ChannelEngine(place, admission, most), job)
 
 
 def measure_ray(job: EngineJob) -> Figures:
@@ -128,7 +135,12 @@ def measure_ray(job: EngineJob) -> Figures:
         return _measure(RayEngine(room, job.config, own), job)
 
 
-ENGINES = {"in-process": measure_in_process, "torch-rpc": measure_torch_rpc, "ray": measure_ray}
+ENGINES = {
+    "in-process": measure_in_process,
+    CHANNEL: measure_processes,
+    TORCH_RPC: measure_processes,
+    "ray": measure_ray,
+}
 
 
 def run(args: Namespace) -> int:
@@ -140,7 +152,10 @@ def run(args: Namespace) -> int:
     job = EngineJob(recipe(args.recipe), args.workers, args.seconds)
     rows = {}
     for name in names:
-        found = ENGINES[name](job)
+        actors = job.config.actors
+        if name in (CHANNEL, TORCH_RPC):
+            actors = replace(actors, engine=name)
+        found = ENGINES[name](replace(job, config=replace(job.config, actors=actors)))
         rows[name] = found | {"workers": args.workers}
         if args.json == "-":
             continue
@@ -168,12 +183,14 @@ def _measure(engine: Engine, job: EngineJob) -> Figures:
             if monotonic() > deadline:
                 raise GroupError(f"{len(present)} of {job.workers} workers came in time")
             sleep(0.01)
-        for future in [engine.start(worker, Echo, job.config) for worker in present]:
+        for future in [
+            engine.start(worker, Echo, job.config, worker.index, 0) for worker in present
+        ]:
             future.result(limits().start)
         started = monotonic() - job.began
         # Call it, collect segments, and broadcast weights.
-        calls, _ = _call_all(engine, present, "nothing", job.seconds)
-        segments, size = _call_all(engine, present, "segment", job.seconds)
+        calls, _ = _call_all(engine, present, 0, job.seconds)
+        segments, size = _call_all(engine, present, 1, job.seconds)
         spec = policy_spec(job.config, LinkVectorEnv(job.config.env.unit, job.config.env))
         arrays = {name: np.zeros(of, np.float32) for name, of in expected_shapes(spec).items()}
         times = []
@@ -200,22 +217,22 @@ def _measure(engine: Engine, job: EngineJob) -> Figures:
 
 
 def _call_all(
-    engine: Engine, workers: list[Worker], method: str, seconds: float
+    engine: Engine, workers: list[Worker], most: int, seconds: float
 ) -> tuple[float, float]:
-    """Keep one call under way to each worker; return answers per second and bytes in each."""
-    under_way: dict[Future[Any], Worker] = {
-        engine.call(worker, method): worker for worker in workers
-    }
+    """Keep one report under way from each worker; return reports per second and bytes in each."""
+
+    def call(worker: Worker) -> Future[Any]:
+        return engine.call(worker, "report", most, 0.0)
+
+    under_way: dict[Future[Any], Worker] = {call(worker): worker for worker in workers}
     begin, answers, size = perf_counter(), 0, 0.0
     while perf_counter() - begin < seconds:
         done, _ = wait(under_way, limits().join, "FIRST_COMPLETED")
         for future in done:
-            value = future.result()
-            if isinstance(value, Segment):
-                arrays = [getattr(value.rollout, f.name) for f in fields(value.rollout)]
-                size = float(sum(a.nbytes for a in arrays if isinstance(a, np.ndarray)))
+            for segment in future.result().segments:
+                size = float(sum(a.nbytes for a in segment.rollout.arrays().values()))
             worker = under_way.pop(future)
-            under_way[engine.call(worker, method)] = worker
+            under_way[call(worker)] = worker
             answers += 1
     took = perf_counter() - begin
     wait(under_way, limits().join)

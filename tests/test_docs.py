@@ -98,6 +98,7 @@ def test_commands_and_flags_exist(page: Path) -> None:
     others = {"--uplink-log", "--nproc-per-node", "--nnodes", "--max-restarts", "--rdzv-backend"}
     others |= {"--rdzv-endpoint", "--rdzv-conf", "--local-addr", "--schemes"}
     others |= {"--node-rank", "--master-addr", "--block", "--index-url", "--no-deps"}
+    others |= {"--now", "--user", "--collect"}  # systemd's
     others |= {"--bidir", "--json-stream", "--get-server-output"}  # iperf3's
     assert set(FLAG.findall(code)) <= known | others | {"--help", "--version"}
     for rest in re.findall(r"\bdistrlcc ([a-z](?:(?!\bdistrlcc )[^`\n#])*)", code):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -35,17 +36,20 @@ fairness --against cubic --suite shared-2 --links 1
 recovery --against cubic --links 1
 check sim --scenarios 1
 doctor --json doctor.json
+results
+results --markdown
+metrics --once
+cache
 """
 ANYTHING_ELSE = {
-    "train quickstart --out r": "(extra 'train'): pip install ",
+    "train quickstart --out r": "(extra 'train'): pip install '.[train]' in a clone, or ",
     "train quickstart --engine ray": "(extra 'train'): pip install ",
     "collect cubic --steps 9 --out d": "(extra 'train')",
     "imitate d": "(extra 'train'): pip install ",
     "node --node-index 0 --node-num 1 --ip 127.0.0.1": "(extra 'train')",
     "tune pbt quickstart --mutate ppo.lr=loguniform:1e-5:1e-2": "(extra 'train')",
     "cluster start --listen 127.0.0.1": "ray is not installed (extra 'ray'): pip install ",
-    "results": "jinja2 is not installed (extra 'report'): pip install ",
-    "evaluate --out report": "jinja2 is not installed (extra 'report')",
+    "evaluate --out report": "jinja2 is not installed (extra 'report'): pip install '.[report]' in",
     "fairness --out report": "jinja2 is not installed (extra 'report')",
     "send 127.0.0.1 --plot flow.png": "matplotlib is not installed (extra 'report')",
 }
@@ -60,12 +64,13 @@ def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (first / "sitecustomize.py").write_text(hide)
     monkeypatch.setenv("PYTHONPATH", f"{first}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "examples" / "plugins" / "scheme.py", tmp_path)
     return tmp_path
 
 
-def _run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+def _run(code: str, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", code, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def test_a_sender_needs_no_extra(light: Path) -> None:
@@ -84,6 +89,14 @@ def test_a_sender_needs_no_extra(light: Path) -> None:
     assert version[0].startswith("distrlcc 0.")
     assert version[1] == f"python {sys.version.split()[0]}"
     assert "numba" in "".join(version)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_scheme_of_ones_own_is_checked_without_extras(light: Path) -> None:
+    done = _run(RUN, "check", "plugin", "./scheme.py:near", seconds=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("scheme ./scheme.py:near: ok; ")
 
 
 @pytest.mark.net

@@ -41,8 +41,10 @@ def naming_extras() -> Iterator[None]:
 def missing(module: str, why: str = "is not installed") -> ConfigError:
     """Build the error for a module that is not there, or that does not work for another reason."""
     extra, _ = _extra_with(module)
-    named = f" (extra '{extra}')" if extra else ""
-    return ConfigError(f"{module} {why}{named}: {install_command(module)}")
+    named = (
+        f" (extra '{extra}'): pip install '.[{extra}]' in a clone, or anywhere" if extra else ":"
+    )
+    return ConfigError(f"{module} {why}{named} {install_command(module)}")
 
 
 def install_command(module: str) -> str:

@@ -29,6 +29,10 @@ SMALL = """dagger.rollout_length=64 dagger.sequence_length=32 dagger.num_epochs=
     dagger.capacity=4000 dagger.minibatch_size=500 network.hidden=[8] env.episode_s=2
     held_out.every=50 held_out.links=2 held_out.seconds=1 checkpoint_every=20
     total_steps=1000000000 actors.envs_per_worker=1 dagger.lr_schedule=none"""
+ENGINES = pytest.mark.parametrize(
+    "engine", ["channel", pytest.param("torch-rpc", marks=pytest.mark.long)]
+)
+"""What passes the same tests."""
 STOP_SECONDS = 30.0
 """What a user's signal may take on a busy machine, s."""
 

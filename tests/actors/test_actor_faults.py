@@ -1,10 +1,12 @@
-"""A machine's workers freeze, hang and die over torch RPC, and updates are broken off."""
+"""A machine's workers freeze, hang and die, and updates are broken off; over both engines."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.config import override, to_toml
 from distrlcc.recipes.registry import recipe
-from tests.actors.shared import SMALL, STOP_SECONDS, acting, told
+from tests.actors.shared import ENGINES, SMALL, STOP_SECONDS, acting, told
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import Command, rows, updates
 
@@ -35,25 +37,50 @@ def hangs(stats, link, config):
 """A reward: a step hangs while a file bears its process's number."""
 
 
+WITHOUT_RPC = """
+import importlib.abc, importlib.util, sys
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        own = name == "torch.distributed.rpc"
+        return importlib.util.spec_from_loader(name, self) if own else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.is_available = lambda: False
+
+sys.meta_path.insert(0, Finder())
+"""
+"""A sitecustomize: this torch has no RPC."""
+
+
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test a folder with a machine's plan."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_RPC)
     (tmp_path / "hangs.py").write_text(HANGS)
     (tmp_path / "nodes.toml").write_text("nodes = [[0, 1, 'random']]")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DISTRLCC_LIMITS", "stall=8")
 
 
-def _start(*words: str, settings: str = SMALL) -> Command:
-    """Start one machine's whole run, on loopback."""
-    keys = ("--set", *settings.split(), "actors.segments_per_update=2")
-    keys += ("env.reward.name=./hangs.py:hangs",)
-    return Command(Path(), "-m", "distrlcc", *NODE.split(), "--no-tensorboard", *words, *keys)
+def _start(*words: str, settings: str = SMALL, engine: str = "channel") -> Command:
+    """Start one machine's whole run, on loopback; for the channel torch has no RPC there."""
+    path = [str(Path.cwd())] * (engine == "channel") + [os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(path))
+        keys = (*settings.split(), "actors.segments_per_update=2", f"actors.engine={engine}")
+        keys += ("env.reward.name=./hangs.py:hangs",)
+        line = (*NODE.split(), "--no-tensorboard", *words, "--set", *keys)
+        return Command(Path(), "-m", "distrlcc", *line)
 
 
-def test_workers_hang_freeze_and_die_and_load_finds_the_run() -> None:
+@ENGINES
+def test_workers_hang_freeze_and_die_and_load_finds_the_run(engine: str) -> None:
     out = Path("runs/first")
-    with _start("--out", str(out)) as run:
+    with _start("--out", str(out), engine=engine) as run:
         wait_until(acting(out, 3), 90.0, "all workers act")
         _, *workers = rank_processes(run.process.pid)
         Path(f"hang{workers[0]}").touch()
@@ -70,7 +97,7 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run() -> None:
     done, config = updates(out)[-1], (out / "config.toml").read_text()
 
     # Without a folder the newest run of the recipe goes on as it began; all its workers die.
-    with _start("--load", "--wait-workers", "2", settings="") as run:
+    with _start("--load", "--wait-workers", "2", settings="", engine=engine) as run:
         wait_until(lambda: updates(out)[-1] > done, 90.0, "going on")
         wait_until(lambda: rows(out)[-1]["workers"] == 3.0, 60.0, "all workers")
         for pid in rank_processes(run.process.pid)[1:]:
@@ -97,9 +124,10 @@ def test_a_run_goes_on_with_its_own_settings_and_with_more_machines(
     assert [(c.total_steps, c.actors.nodes) for c in seen] == [(12345, lists[:3])] * 2
 
 
-def test_an_update_without_end_is_broken_off() -> None:
+@ENGINES
+def test_an_update_without_end_is_broken_off(engine: str) -> None:
     out = Path("runs/first")
-    with _start("quickstart", "--out", str(out), settings=ENDLESS) as run:
+    with _start("quickstart", "--out", str(out), settings=ENDLESS, engine=engine) as run:
         wait_until(lambda: bool(rows(out, "workers.jsonl")), 90.0, "workers act")
         time.sleep(1.5)
         assert not any("--load" in line for line in run.said)
@@ -107,3 +135,17 @@ def test_an_update_without_end_is_broken_off() -> None:
         assert run.process.wait(STOP_SECONDS) == 130, run.said
         assert not rows(out)  # no update was finished
         assert "--load" in run.said[-1]
+
+
+def test_torch_rpc_is_refused_in_a_line_where_torch_has_none(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "distrlcc", *NODE.split(), "--out", "run", "--set"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    env = dict(os.environ, PYTHONPATH=path)
+    line += ["actors.engine=torch-rpc"]
+    found = subprocess.run(line, capture_output=True, text=True, env=env, timeout=120, check=False)
+    assert found.returncode == 2
+    assert found.stderr == (
+        "distrlcc: error: actors.engine=torch-rpc: the torch that is installed here has no RPC; "
+        "leave the key away\n"
+    )
+    assert not Path("run").exists()

@@ -19,7 +19,7 @@ import pytest
 
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.processes import call_libc
-from tests.actors.shared import SMALL, STOP_SECONDS, acting, told, workers
+from tests.actors.shared import ENGINES, SMALL, STOP_SECONDS, acting, told, workers
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import rows, settings, updates
 
@@ -31,21 +31,28 @@ NODES = "nodes = [[0, 1], [2, 3], [4, 'random']]\n"
 
 
 def _start(
-    hosts: Any, folder: Path, *words: str, order: Any = (0, 1, 2), nodes: str = NODES
+    hosts: Any,
+    folder: Path,
+    *words: str,
+    order: Any = (0, 1, 2),
+    nodes: str = NODES,
+    engine: str = "channel",
 ) -> dict[int, Any]:
     (folder / "nodes.toml").write_text(nodes)
     master = f"--node-num {nodes.count('[') - 1} --IP {hosts.address(0)} --port 29513 --gpu 0"
     line = (*master.split(), "--nodes", "nodes.toml", "--no-tensorboard", *words, "--set", *KEYS)
+    line += (f"actors.engine={engine}",)
     return {host: hosts.start(host, "node", "--node-index", str(host), *line) for host in order}
 
 
+@ENGINES
 def test_three_hosts_lose_workers_stop_and_go_on(
-    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_hosts: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     monkeypatch.setenv("DISTRLCC_LIMITS", "stall=10")
     hosts, out = make_hosts(3), tmp_path / "run"
     # The master comes last: nodes may start in any order.
-    processes = _start(hosts, tmp_path, "--out", "run", order=(2, 1, 0))
+    processes = _start(hosts, tmp_path, "--out", "run", order=(2, 1, 0), engine=engine)
     wait_until(acting(out, 6), 240, "all workers act")
     links = {worker: row["link"] for worker, row in workers(out).items()}
     assert [links[worker] for worker in range(5)] == [f"indigo/{k}" for k in range(5)]
@@ -68,7 +75,7 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     before = len(rows(out))
     wait_until(lambda: len(rows(out)) > before + 5, 60, "training goes on")
     assert rows(out)[-1]["workers"] == 2.0
-    for host in (1, 2):  # given up: over torch RPC they stay away
+    for host in (1, 2):  # given up: they stay away
         assert processes[host].wait(60) == 3
         assert "the trainer has been silent" in hosts.log(processes[host])
 
@@ -79,7 +86,7 @@ def test_three_hosts_lose_workers_stop_and_go_on(
     assert last["segments_used"] == 4 * last["update"]
 
     # All of them again, and Ctrl-C at node 0 ends the others too.
-    processes = _start(hosts, tmp_path, "--load", "run")
+    processes = _start(hosts, tmp_path, "--load", "run", engine=engine)
     for key, least in (("update", last["update"] + 1), ("workers", 6.0)):
         wait_until(lambda k=key, n=least: rows(out)[-1][k] >= n, 120, "training goes on")
     found = updates(out)  # the run goes on
@@ -97,10 +104,13 @@ def test_three_hosts_lose_workers_stop_and_go_on(
 
 
 @pytest.mark.long
-def test_without_its_trainer_a_run_ends(make_hosts: Callable[[int], Any], tmp_path: Path) -> None:
+@ENGINES
+def test_without_its_trainer_a_run_ends(
+    make_hosts: Callable[[int], Any], tmp_path: Path, engine: str
+) -> None:
     hosts, out = make_hosts(2), tmp_path / "run"
     nodes = "nodes = [[0], [1, 2]]"
-    processes = _start(hosts, tmp_path, "--out", "run", order=(0, 1), nodes=nodes)
+    processes = _start(hosts, tmp_path, "--out", "run", order=(0, 1), nodes=nodes, engine=engine)
     wait_until(acting(out, 3), 120, "all workers act")
     trainer = rank_processes(processes[0].pid)[0]
     os.kill(trainer, signal.SIGKILL)
@@ -112,15 +122,16 @@ def test_without_its_trainer_a_run_ends(make_hosts: Callable[[int], Any], tmp_pa
 
 
 @pytest.mark.long
+@ENGINES
 def test_a_node_that_does_not_come_or_fit_is_named(
-    make_hosts: Callable[[int], Any], tmp_path: Path
+    make_hosts: Callable[[int], Any], tmp_path: Path, engine: str
 ) -> None:
     hosts, out = make_hosts(3), tmp_path / "run"
-    nodes = "nodes = [[0], [1], [2, 3]]"
+    how = {"nodes": "nodes = [[0], [1], [2, 3]]", "engine": engine}
     wait = ("--join-timeout", "15")
-    processes = _start(hosts, tmp_path, "--out", "run", *wait, order=(0, 1), nodes=nodes)
+    processes = _start(hosts, tmp_path, "--out", "run", *wait, order=(0, 1), **how)
     token, hosts.token = hosts.token, "another-than-that-of-node-0"
-    stranger = _start(hosts, tmp_path, *wait, order=(2,), nodes=nodes)[2]
+    stranger = _start(hosts, tmp_path, *wait, order=(2,), **how)[2]
     assert stranger.wait(60) == 2
     (line,) = hosts.log(stranger).splitlines()
     assert line.startswith("distrlcc: error: the master at 10.77.0.1:29513 has another DISTRLCC_TO")
@@ -128,7 +139,7 @@ def test_a_node_that_does_not_come_or_fit_is_named(
     wait_until(acting(out, 2), 90, "the others go on")
     assert "waiting at 10.77.0.1:29513 for workers 2, 3, at most 15 s" in hosts.log(processes[0])
     assert "workers 2, 3 did not come within 15 s" in hosts.log(processes[0])
-    late = _start(hosts, tmp_path, *wait, order=(2,), nodes=nodes)[2]
+    late = _start(hosts, tmp_path, *wait, order=(2,), **how)[2]
     assert late.wait(60) == 2
     assert "has begun" in hosts.log(late)
     processes[0].send_signal(signal.SIGINT)
@@ -171,12 +182,15 @@ def tunnel(make_hosts: Callable[[int], Any]) -> Iterator[Any]:
 
 
 @pytest.mark.long
-def test_over_a_vpn_all_traffic_uses_its_interface(tunnel: Any, tmp_path: Path) -> None:
+@ENGINES
+def test_over_a_vpn_all_traffic_uses_its_interface(
+    tunnel: Any, tmp_path: Path, engine: str
+) -> None:
     out = tmp_path / "run"
     nodes = "nodes = [[0], [1]]"
     (tmp_path / "nodes.toml").write_text(nodes)
     line = "--node-num 2 --ip 10.88.0.1 --tun --nodes nodes.toml --no-tensorboard --out run --set"
-    words = settings(*line.split(), *KEYS, "total_steps=5000")
+    words = settings(*line.split(), *KEYS, "total_steps=5000", f"actors.engine={engine}")
     processes = [tunnel.start(host, "node", "--node-index", str(host), *words) for host in (0, 1)]
     for process in processes:
         assert process.wait(120) == 0, tunnel.log(process)
@@ -188,4 +202,4 @@ def test_over_a_vpn_all_traffic_uses_its_interface(tunnel: Any, tmp_path: Path) 
     show = tunnel.command(1, "cat", "/proc/net/dev")
     devices = subprocess.run(show, capture_output=True, text=True, check=True, timeout=10.0)
     (received,) = re.findall(r"vpn0: *(\d+)", devices.stdout)
-    assert int(received) > 100_000  # bytes
+    assert int(received) > 50_000  # bytes

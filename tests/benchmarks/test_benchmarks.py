@@ -142,10 +142,10 @@ def test_two_workers_deliver_what_they_act(tmp_path: Path) -> None:
     assert row["publish_ms_median"] <= row["publish_ms_p99"]
 
 
-def test_threads_and_torch_rpc(tmp_path: Path) -> None:
-    words = "engines --engines in-process,torch-rpc --workers 2 --seconds 0.2"
+def test_threads_the_channel_and_torch_rpc(tmp_path: Path) -> None:
+    words = "engines --engines in-process,channel,torch-rpc --workers 2 --seconds 0.2"
     rows = _measured(tmp_path, words)["engines"]
-    assert set(rows) == {"in-process", "torch-rpc"}
+    assert set(rows) == {"in-process", "channel", "torch-rpc"}
     for row in rows.values():
         assert min(row["calls_per_second"], row["segments_per_second"]) > 0.0
         assert 0.0 < row["broadcast_ms_median"] <= row["broadcast_ms_p99"]

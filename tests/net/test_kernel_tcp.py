@@ -267,6 +267,10 @@ def test_a_short_path_is_left_to_cubics_rule_and_status_says_so(
         wait_until(lambda: control.counts()["released"] > 0)
         assert main(["kernel", "status", "--json", "-"]) == 0
         figures = {one["name"]: one for one in json.loads(capsys.readouterr().out)}[name]
+        assert main(["kernel", "status", "--prometheus"]) == 0
+        marks = f'{{name="{name}",policy="{policy}"}}'
+        sums = f"distrlcc_kernel_sockets_total{marks} {figures['sockets']:.1f}\n"
+        assert sums in capsys.readouterr().out
         assert main(["kernel", "status"]) == 0
     said = re.search(rf"{name}: .*?outside ([^\n]*)", capsys.readouterr().out, re.DOTALL)
     assert said is not None

@@ -22,7 +22,7 @@ import pytest
 
 from distrlcc.errors import GroupError
 from distrlcc.parallel.gate import Gate, Tunnel
-from distrlcc.parallel.store import listen
+from distrlcc.parallel.interface import listen
 from distrlcc.processes import descendants
 from tests.hosts import wait_until
 from tests.parallel import strangers

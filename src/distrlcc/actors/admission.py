@@ -51,6 +51,8 @@ class Admission:
     workers: list[Worker]
     """The workers that were admitted, by rank from 1."""
     store: Any
+    members: dict[str, Worker]
+    """They by the names of their claims; on a worker itself alone."""
 
 
 def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
@@ -62,7 +64,7 @@ def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
     prefix, patience = f"{spec.attempt}/", spec.join_seconds
     slots = {f"{prefix}slot/{slot}": slot for slot in range(1, spec.size)}
     members: dict[int, str] = {}
-    workers: list[Worker] = []
+    workers: dict[str, Worker] = {}
     with master_needed(spec):
         store = connect(spec, patience)
         handshake(store, spec, identity)
@@ -90,14 +92,14 @@ def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
                 _warn(f"{worker} came, but is gone; going on without")
             else:
                 members[slot] = claim.name
-                workers.append(worker)
+                workers[claim.name] = worker
         store.set(f"{prefix}members", json.dumps(members))
     if not members:
         raise GroupError(
             f"no worker came within {patience:.0f} s; start the other nodes, or give a longer "
             "--join-timeout"
         )
-    return Admission(0, workers, store)
+    return Admission(0, [*workers.values()], store, workers)
 
 
 def join(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
@@ -112,8 +114,7 @@ def join(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
         handshake(store, spec, identity)
         if store.check([f"{prefix}asked"]):
             raise NoGroupError(
-                f"the run at {spec.address}:{spec.port} has begun; over torch RPC no worker can "
-                "join it any more"
+                f"the run at {spec.address}:{spec.port} has begun; no worker can join it any more"
             )
         # Claim the slot, also from a process that was there before and may be gone.
         host = interface_towards(spec.address, spec.interface).address
@@ -130,7 +131,8 @@ def join(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
             "another process came as the same worker; give each machine its own --node-index"
         )
     workers = [Worker(member - 1, "", 0) for member in members]
-    return Admission(list(members).index(spec.slot) + 1, workers, store)
+    rank = list(members).index(spec.slot) + 1
+    return Admission(rank, workers, store, {own.name: workers[rank - 1]})
 
 
 def _names(slots: Mapping[str, int], keys: list[str]) -> str:

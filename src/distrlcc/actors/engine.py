@@ -7,11 +7,17 @@ when a silent worker is dropped, is up to the caller.
 
 from __future__ import annotations
 
+import os
+import signal
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from time import monotonic, sleep
 from typing import Any, Protocol
+
+from distrlcc.errors import GroupError
+from distrlcc.limits import limits
 
 
 @dataclass(frozen=True)
@@ -78,3 +84,49 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Drop all workers."""
+
+
+class Holder:
+    """A worker's place for the object that the trainer starts and calls."""
+
+    def __init__(self) -> None:
+        self.object: Any = None
+        self.problem = ""
+        """Why no more calls can come."""
+        self._heard = monotonic()
+
+    def start(self, factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
+        """Make ``factory(*args)`` the object; see `answer`."""
+        self._heard = monotonic() + limits().start  # the trainer waits as well
+        started = answer(lambda: setattr(self, "object", factory(*args)))
+        self._heard = monotonic()
+        return started
+
+    def call(self, method: str, *args: Any) -> tuple[bool, Any]:
+        """Call a method of the object; see `answer`."""
+        self._heard = monotonic()
+        return answer(lambda: getattr(self.object, method)(*args))
+
+    def wait(self) -> None:
+        """Wait until the object is stopped.
+
+        Raises:
+            GroupError: The trainer is silent, or does not speak as expected.
+        """
+        # When a signal came; the trainer may have heard it and end this worker itself.
+        asked: list[float] = []
+        signal.signal(signal.SIGTERM, lambda *_: asked.append(monotonic()))
+        self._heard, silence = max(self._heard, monotonic()), limits().stall
+        while self.object is None or not self.object.stopped:
+            sleep(limits().tick)
+            if asked and monotonic() - asked[0] > limits().kill / 2:  # before it is killed
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
+            if self.problem:
+                raise GroupError(self.problem)
+            if monotonic() - self._heard > silence:
+                raise GroupError(
+                    f"the trainer has been silent for {silence:.0f} s; it is gone, or has dropped "
+                    "this worker"
+                )
+        sleep(limits().tick)  # the answer is on its way

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from distrlcc.actors.actor import Actor
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.admission import admit, join
-from distrlcc.actors.torch_rpc import TorchRpcEngine, hold_actor
+from distrlcc.actors.channel import ChannelEngine, hold_object, longest_frame
+from distrlcc.actors.engine import Engine
 from distrlcc.actors.trainer import actor_state, train_on_engine
 from distrlcc.errors import ConfigError
 from distrlcc.limits import limits
-from distrlcc.parallel.interface import interface_towards
+from distrlcc.parallel.interface import check_place, interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import checked_device
 from distrlcc.parallel.rank_spec import RankSpec
@@ -21,7 +24,7 @@ from distrlcc.parallel.store import note_end, raise_to
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
-from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_config import TORCH_RPC, RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.sim.suites import load_suite
 
@@ -38,6 +41,8 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
             f"nodes has {len(actors.nodes)} lists for {node.count} machines: 'distrlcc node' runs "
             "on each of several, and --engine ray has them all"
         )
+    if leads:
+        check_place(node.address, node.port)
     # Plan the slots: the trainer has slot 0, on node 0; worker k has slot k + 1.
     first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))
@@ -50,6 +55,8 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     if not specs:
         raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
     # Warn of what does not fit, or refuse it, before anything is written; compile the simulator.
+    if actors.engine == TORCH_RPC:
+        _torch_rpc()
     if config.ppo is not None and not config.ppo.use_vtrace and leads:
         sys.stderr.write(
             f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
@@ -63,7 +70,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     # Node 0 makes the run's directory; only the trainer writes there.
     with node_job(config, options, node.index) as job:
         told: dict[str, Any] = {"invitation": node.invitation, "watch": options.watch}
-        outcome = Launcher(rpc_rank, job, specs, led=True, **told).run()
+        outcome = Launcher(actor_rank, job, specs, led=True, **told).run()
     if outcome.code and leads and options.show:
         saved = 0 in outcome.results
         done = "stopped; saved" if saved else "stopped before there was anything to save"
@@ -72,22 +79,45 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     return outcome.code
 
 
-def rpc_rank(spec: RankSpec, job: TrainJob) -> int:
+def actor_rank(spec: RankSpec, job: TrainJob) -> int:
     """Be the trainer (slot 0) or a worker; return 0 or the signal that ended the run.
 
     Raises:
-        DistrlccError: See `train_on_engine`, `admit`, `join` and `hold_actor`.
+        DistrlccError: See `train_on_engine`, `admit`, `join` and `Holder.wait`.
     """
+    assert isinstance(job.config, RunConfig)
     switch_threads_often()
     own = identity(job.config, topology="actor-learner", processes=spec.size)
+    over_rpc = _torch_rpc() if job.config.actors.engine == TORCH_RPC else None
+    most = longest_frame(job.config)
     if spec.slot:
-        return hold_actor(spec, join(spec, own))
+        admission = join(spec, own)
+        if over_rpc:
+            return int(over_rpc.hold_actor(spec, admission))
+        return hold_object(spec, admission, partial(Actor, job.config), most)
     state = actor_state(job, spec.device)
     let_threads_preempt(True)
     admission = admit(spec, own)
     epoch = raise_to(admission.store, 1)  # the trainer leads as long as it lives
     try:
-        engine = TorchRpcEngine(spec, admission)
+        make: Any = over_rpc.TorchRpcEngine if over_rpc else partial(ChannelEngine, most=most)
+        engine: Engine = make(spec, admission)
         return train_on_engine(job, state, engine, patience=limits().start)
     finally:
         note_end(admission.store, spec.attempt, epoch)
+
+
+def _torch_rpc() -> Any:
+    """Return the module of the engine on torch RPC.
+
+    Raises:
+        ConfigError: There is none in this torch.
+    """
+    try:
+        from distrlcc.actors import torch_rpc  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            f"actors.engine={TORCH_RPC}: the torch that is installed here has no RPC; leave the "
+            "key away"
+        ) from None
+    return torch_rpc

@@ -9,29 +9,27 @@ be reached under its old name, and no new one can join: the Ray engine is for th
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from time import monotonic, sleep
-from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import rpc
 
 from distrlcc.actors.admission import Admission
-from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
+from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.gate import Gate, TunnelStore
-from distrlcc.parallel.interface import interface_towards
+from distrlcc.parallel.interface import LOOPBACK, interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import PrefixStore
-from distrlcc.parallel.tunnel import LOOPBACK
 
+if not rpc.is_available():
+    raise ImportError("torch has no RPC")
 _THREADS = 4
 _SCHEME = "distrlcc"
 
@@ -51,7 +49,7 @@ def _open_rpc(spec: RankSpec, admission: Admission) -> None:
     if spec.gate:
         gate = Gate(spec.gate)  # open as long as this process lives
         store = TunnelStore(store, gate)
-    _host.store = PrefixStore(f"{spec.attempt}/rpc", store)
+    _store.append(PrefixStore(f"{spec.attempt}/rpc", store))
     # Join the group, at most for a while.
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=_THREADS,
@@ -158,12 +156,14 @@ class TorchRpcEngine:
         promise.set_exception(WorkerGoneError(reason))
 
 
-_host = SimpleNamespace(object=None, heard=0.0, store=None)
-"""This worker's object, when the trainer last called, the store: RPC's functions need globals."""
+_holder = Holder()
+"""This worker's: RPC's functions need a global."""
+_store: list[Any] = []
+"""Where `rpc.init_rpc` meets the others, the last."""
 
 
 def _meet(_: str) -> Iterator[tuple[Any, int, int]]:
-    yield _host.store, -1, -1  # init_rpc takes the store alone
+    yield _store[-1], -1, -1  # init_rpc takes the store alone
 
 
 _register: Any = dist.register_rendezvous_handler  # type: ignore[attr-defined]
@@ -171,44 +171,22 @@ _register(_SCHEME, _meet)
 
 
 def _start(factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
-    def begin() -> None:
-        _host.object = factory(*args)
-
-    _host.heard = monotonic() + limits().start  # the trainer waits as well
-    started = answer(begin)
-    _host.heard = monotonic()
-    return started
+    return _holder.start(factory, *args)
 
 
 def _call(method: str, *args: Any) -> tuple[bool, Any]:
-    _host.heard = monotonic()
-    return answer(lambda: getattr(_host.object, method)(*args))
+    return _holder.call(method, *args)
 
 
 def hold_actor(spec: RankSpec, admission: Admission) -> int:
     """Hold as a worker the object that the trainer starts, until that is stopped; return 0.
 
     Raises:
-        GroupError: The trainer is silent.
+        GroupError: See `Holder.wait`.
     """
     _open_rpc(spec, admission)
-    _host.heard = monotonic()
-    # When a signal came; the trainer may have heard it and end this worker itself.
-    asked: list[float] = []
-    signal.signal(signal.SIGTERM, lambda *_: asked.append(monotonic()))
-    silence = limits().stall
     try:
-        while _host.object is None or not _host.object.stopped:
-            sleep(limits().tick)
-            if asked and monotonic() - asked[0] > limits().kill / 2:  # before it is killed
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGTERM)
-            if monotonic() - _host.heard > silence:
-                raise GroupError(
-                    f"the trainer has been silent for {silence:.0f} s; it is gone, or has dropped "
-                    "this worker"
-                )
-        sleep(limits().tick)  # the answer is on its way
+        _holder.wait()
     finally:
         _close_rpc()
     return 0

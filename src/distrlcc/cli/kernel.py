@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distrlcc.cli.output import counted, emit_json, note
+from distrlcc.cli.output import counted, emit_json, exposition, note
 
 if TYPE_CHECKING:
     from distrlcc.evaluation.contender import Contender
@@ -94,10 +94,19 @@ def run_status(args: Namespace) -> int:
 
     Flags:
         $JSON
+        --prometheus  print the figures as Prometheus reads them, as for node_exporter's textfiles
+
+    Rules:
+        --prometheus: not with --json; one of the two goes to standard output
     """
     from distrlcc.net.kernel_tcp import loaded_controls
 
     found = loaded_controls()
+    if args.prometheus:
+        things = [({"name": c.name, "policy": c.label}, _figures(c)) for c in found]
+        counters = {name for c in found for name in c.counts()} - {"max_ns"}
+        print(exposition("distrlcc_kernel", things, counters), end="")
+        return 0
     if args.json != "-":
         for control in found:
             print(_report(control))

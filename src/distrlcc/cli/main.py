@@ -33,7 +33,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "prove": ("evaluate", "fairness", "stress", "map", "recovery", "plot", "results"),
     "real traffic": ("send", "receive", "kernel", "emulate", "export"),
     "clusters": ("node", "cluster", "doctor"),
-    "tools": ("list", "policies", "trace", "check", "completion"),
+    "tools": ("list", "policies", "trace", "check", "metrics", "cache", "completion"),
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
 GROUPS: dict[str, tuple[str, ...]] = {

@@ -78,7 +78,7 @@ def run(args: Namespace) -> int:
         more = "" if args.hosts else "; or --hosts FILE and --ip, to start all from this machine"
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}{more}")
     if not args.hosts:
-        return part(args, Node(args.node_index, args.node_num, args.ip, port, _guard(args)))
+        return part(args, Node(args.node_index, args.node_num, args.ip, port, _guard(args, port)))
     from distrlcc.parallel.hosts import read_hosts, started
 
     hosts = read_hosts(args.hosts)
@@ -90,7 +90,7 @@ def run(args: Namespace) -> int:
     args.processes = max(counts, default=None)
     if args.recipe:
         run_config(args)  # refused before anything is started
-    _guard(args)
+    _guard(args, port)
     gone = ("--hosts", "--remote-command", "--processes", "--load", "--resume")
     words = _without(sys.argv[1:], *gone) + [f"--processes={args.processes}"] * bool(counts)
     words += [f"--node-num={args.node_num}"]
@@ -109,7 +109,7 @@ def _without(words: list[str], *flags: str) -> list[str]:
     return kept
 
 
-def _guard(args: Namespace) -> str:
+def _guard(args: Namespace, port: int) -> str:
     """See that there is a token where others come over the network.
 
     Returns:
@@ -119,9 +119,11 @@ def _guard(args: Namespace) -> str:
         ConfigError: There is none on another node, or it does not do.
     """
     from distrlcc.parallel.admission import TOKEN, guard, own_token
-    from distrlcc.parallel.interface import is_loopback, resolve
+    from distrlcc.parallel.interface import check_place, is_loopback, resolve
 
     address = resolve(args.ip)
+    if not args.node_index:
+        check_place(address, port)
     if is_loopback(address):
         return ""
     if own_token() or args.node_index:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -89,6 +90,34 @@ class Countdown(Generic[T]):
 def counted(things: Sequence[object], noun: str = "link") -> str:
     """Return their number with its noun: ``1 link``, ``12 links``."""
     return f"{len(things)} {noun}{'s' * (len(things) != 1)}"
+
+
+def exposition(
+    prefix: str,
+    things: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]],
+    counters: Collection[str] = (),
+) -> str:
+    """Return figures in the text format that Prometheus reads.
+
+    Args:
+        prefix: What each name begins with.
+        things: Labels of each thing, and its figures by name; what is no number is left out.
+        counters: Names of figures that only grow.
+    """
+    found: dict[str, list[str]] = {}
+    for labels, figures in things:
+        marks = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        for name, value in figures.items():
+            if isinstance(value, int | float):
+                grows = name in counters
+                full = re.sub(r"\W", "_", f"{prefix}_{name}") + "_total" * grows
+                lines = found.setdefault(full, [f"# TYPE {full} {'counter' if grows else 'gauge'}"])
+                lines.append(f"{full}{{{marks}}} {float(value)!r}".replace("inf", "Inf"))
+    return "".join(f"{line}\n" for lines in found.values() for line in lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def emit_json(target: str | None, value: Any) -> None:

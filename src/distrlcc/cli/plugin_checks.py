@@ -11,29 +11,24 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from distrlcc.control.schemes import SchemeController
 from distrlcc.control.state import SCHEMES, STATE_SIZE, Scheme
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.contract import check
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS, RewardConfig
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.learn.config import LEARNERS, PPOConfig
 from distrlcc.plugins import Registry, is_reference, load
-from distrlcc.policy.network import build_network
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import NETWORKS, PolicySpec, expected_shapes
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.run_config import NetworkConfig, RunConfig
-from distrlcc.runs.run_state import RunState, env_run
-from distrlcc.runs.train import iterate
 from distrlcc.sim import layout as col
 from distrlcc.sim.check import compare, random_script
 from distrlcc.sim.scenario import Flow, Link, Scenario
@@ -43,6 +38,9 @@ from distrlcc.tune.report import Report, Segment
 from distrlcc.tune.space import with_values
 from distrlcc.tune.tune_config import EXPLORERS, STOPPERS
 from distrlcc.types import Ack
+
+if TYPE_CHECKING:
+    from distrlcc.runs.run_state import RunState
 
 N, _SCRIPTS, _REPEATS = 256, 20, 200
 _VALUES = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
@@ -108,6 +106,8 @@ def _speed(what: str, *works: Callable[[], Any]) -> str:
 
 def _in_env(config: EnvConfig) -> LinkBatch:
     """Check the environment with what a configuration names; return links after some steps."""
+    from distrlcc.env.contract import check  # not of a sender's installation
+
     problem = check(replace(config, episode_s=0.3))
     _require(problem is None, str(problem))
     suite = load_suite(config.suites[0])
@@ -213,6 +213,9 @@ def _nanoseconds(scheme: str) -> float:
 
 
 def _small_run(learner: str, updates: int = 0) -> RunState:
+    from distrlcc.runs.run_state import env_run
+    from distrlcc.runs.train import iterate
+
     config = RunConfig(
         "check",
         num_envs=16,
@@ -229,7 +232,8 @@ def _small_run(learner: str, updates: int = 0) -> RunState:
 
 
 def _learner(reference: str) -> str:
-    # Two updates, twice; what is not finite has ended them.
+    from distrlcc.runs.train import iterate
+
     pinned = LEARNERS.pinned(reference)
     fresh, state, again = (_small_run(pinned, updates) for updates in (0, 2, 2))
     before, weights, others = (s.learner.weights().arrays for s in (fresh, state, again))
@@ -260,6 +264,8 @@ def _network(reference: str) -> str:
 
 
 def _arrays(spec: PolicySpec) -> dict[str, Any]:
+    from distrlcc.policy.network import build_network
+
     network, size = build_network(spec, 3), spec.observation_size
     arrays = {name: p.detach().numpy().copy() for name, p in network.named_parameters()}
     arrays["normalizer.mean"] = np.zeros(size, np.float32)
@@ -267,6 +273,10 @@ def _arrays(spec: PolicySpec) -> dict[str, Any]:
 
 
 def _check_network(spec: PolicySpec) -> None:
+    import torch
+
+    from distrlcc.policy.network import build_network
+
     # The arrays of a policy file.
     length, count = 5, 3
     network, arrays, expected = build_network(spec, 3), _arrays(spec), expected_shapes(spec)

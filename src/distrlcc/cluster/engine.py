@@ -19,7 +19,7 @@ from typing import Any
 
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
 from distrlcc.cluster.placement import Reservation
-from distrlcc.cluster.session import death, last_line, require_ray
+from distrlcc.cluster.session import death, last_line, memory_kills, require_ray, why_gone
 from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.processes import switch_threads_often
@@ -69,6 +69,8 @@ class _Slot:
     """Workers in a row that never held one."""
     again: float = 0.0
     """When to ask the actor, or to make another; infinite once it is asked."""
+    kills: int = 0
+    """How often Ray's memory monitor is known to have killed its actor."""
     doomed: bool = False
     """Whether to kill the process; Ray's own thread, which finds out, would block."""
 
@@ -86,6 +88,7 @@ class RayEngine:
         self._hopeless = ""
         """Why no worker will ever join, as far as is known."""
         self._ever = self._closed = False
+        self._looked = monotonic()
         self._shared: tuple[Any, Any] = (None, None)
 
     def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
@@ -112,6 +115,15 @@ class RayEngine:
                 if slot.again <= monotonic():
                     self._invite(slot)
             seen, self._changes = self._changes, Changes()
+        for worker, why in seen.left.items():
+            slot = self._slots[worker.index]
+            seen.left[worker], slot.kills = why_gone(slot.actor, slot.kills, why)
+        # Those that are killed whenever they start never say so themselves.
+        if not self._ever and monotonic() > self._looked + limits().call:
+            self._looked = monotonic()
+            kills = [memory_kills(slot.actor) for slot in self._slots if slot.actor is not None]
+            if kills and all(len(each) > _FAILURES for each in kills):
+                raise NoGroupError(f"no worker could be started: each was {kills[0][-1]}")
         return seen
 
     def drop(self, worker: Worker, *, again: bool = True) -> None:

@@ -14,7 +14,15 @@ from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.cluster.placement import Reservation, reserve
-from distrlcc.cluster.session import dead_part, death, last_line, ray_session, require_ray
+from distrlcc.cluster.session import (
+    dead_part,
+    death,
+    last_line,
+    memory_kills,
+    ray_session,
+    require_ray,
+    why_gone,
+)
 from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.start import open_directory
@@ -63,7 +71,7 @@ class Member:
         self._ray = require_ray()
         self.name, self.lives, self.most_lives = name, lives, lives
         self._actor, self._job, self._progress = actor, job, progress
-        self._deaths, self._stopped = 0, False
+        self._deaths, self._kills, self._stopped, self._looked = 0, 0, False, monotonic()
         self._begin()
 
     def _begin(self) -> None:
@@ -110,6 +118,13 @@ class Member:
         if self._training in answered:
             self._show()  # what it said last
             return self._result()
+        if not self.acts and monotonic() > self._looked + limits().call:
+            # One that is killed whenever it starts never says so itself.
+            self._looked, kills = monotonic(), memory_kills(self._actor)
+            if len(kills) > self._kills:
+                self._kills = len(kills)
+                self._lose(f"is gone: {kills[-1]}")
+                self._deaths = max(self._deaths, self._kills)
         if self.acts and monotonic() - self.since > limits().stall:
             self._lose(f"has not answered for {limits().stall:.0f} s")
             self.kill(restart=True)
@@ -121,13 +136,17 @@ class Member:
         except self._ray.exceptions.RayError as error:
             self._asked = self._ask()
             if self.acts:  # else it is still being started again
-                self._lose(f"is gone: {death(error)}")
+                self._lose(f"is gone: {self._death(death(error))}")
             return
         self._asked = self._ask()  # not before: it could take the news of the one before
         if restarts > self._deaths:  # it died between two questions
-            self._lose("is gone: its process died")
+            self._lose(f"is gone: {self._death('its process died')}")
         self.said += show(news, self._progress)
         self._deaths, self.acts, self.since = restarts, True, monotonic()
+
+    def _death(self, otherwise: str) -> str:
+        why, self._kills = why_gone(self._actor, self._kills, otherwise)
+        return why
 
     def _lose(self, why: str) -> None:
         self.acts, self.since = False, monotonic()
@@ -146,8 +165,8 @@ class Member:
             if isinstance(error.cause, DistrlccError):
                 raise error.cause from None
             raise MemberGoneError(f"{self.name} failed: {last_line(error)}") from None
-        except errors.RayActorError as error:
-            raise MemberGoneError(f"{self.name} is gone: {death(error)}") from None
+        except errors.RayError as error:
+            raise MemberGoneError(f"{self.name} is gone: {self._death(death(error))}") from None
 
 
 @dataclass

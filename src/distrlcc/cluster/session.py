@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import re
 import secrets
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import gettempdir
+from time import monotonic, sleep
 from typing import Any
 
 from distrlcc.cluster.state import (
@@ -31,6 +33,7 @@ from distrlcc.errors import ConfigError, NoGroupError
 from distrlcc.extras import require
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import Identity, decode
+from distrlcc.parallel.interface import LOOPBACK, check_place
 from distrlcc.processes import keeper
 from distrlcc.runs.identity import identity, package_version
 from distrlcc.runs.stopper import SIGNALS
@@ -39,13 +42,15 @@ AUTO = "auto"
 """Address of the cluster that runs on this machine."""
 TOO_SLOW = "timed out during startup"
 """Ray says so when a node took more than 30 s, which no setting of its changes: try again."""
+_MEMORY = re.compile(
+    r"low on memory.{1,40}\(IP: ([^,)]+).{1,300}? was ([\d.]+ ?\w+)(?: used)? / ([\d.]+ ?\w+)", re.S
+)
 _FOLDER = Path("/tmp/ray")
 """Ray's own, unless variables say another."""
 KEPT = "DISTRLCC_KEPT"
 """Variable by which a keeper knows what it has to end."""
 _LONGEST_FOLDER = 41
 """Characters of TMPDIR that leave room for the names of Ray's sockets."""
-_LOOPBACK = "127.0.0.1"
 _LOCAL_STORE_BYTES = 200_000_000
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -101,12 +106,13 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
         raise ConfigError("this process is connected to Ray already: call ray.shutdown() before")
     arguments = {"namespace": "distrlcc", "logging_level": logging.ERROR, "log_to_driver": False}
     # Join a cluster, or start a Ray that ends with this process.
-    head = _resolve(address) if address else _LOOPBACK
+    head = _resolve(address) if address else LOOPBACK
     with ExitStack() as stack:
         if address:
             arguments["address"] = head
             told = _credentials(head)
         else:
+            check_place()
             arguments |= {"address": "local", "include_dashboard": False, "num_cpus": cpus}
             arguments |= {"object_store_memory": _LOCAL_STORE_BYTES, "_node_ip_address": head}
             if len(gettempdir()) > _LONGEST_FOLDER:
@@ -148,7 +154,7 @@ def bound_to(head: str) -> dict[str, str]:
 
     Else Ray replaces it by the machine's own. At loopback it listens there alone.
     """
-    return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": str(int(head != _LOOPBACK))}
+    return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": str(int(head != LOOPBACK))}
 
 
 @contextmanager
@@ -313,7 +319,9 @@ def last_line(error: Exception) -> str:
 
 def death(error: Exception) -> str:
     """Return why Ray says that an actor is gone, in a few words."""
-    text = " ".join(str(error).split()).lower()
+    text = " ".join(str(error).split())
+    if told := _of_memory(text):
+        return told
     for words, reason in (
         ("node died", "its machine is gone"),
         ("node was terminated", "its machine is gone"),
@@ -322,9 +330,62 @@ def death(error: Exception) -> str:
         ("owner", "its trainer is gone"),
         ("process", "its process died"),
     ):
-        if words in text:
+        if words in text.lower():
             return reason
     return last_line(error)
+
+
+def memory_kills(actor: Any) -> list[str]:
+    """Return what to say of each time that Ray's memory monitor killed an actor, oldest first.
+
+    An actor that Ray starts again does not say why it was restarted; Ray's table of processes does.
+    """
+    require_ray()
+    from ray._private import state  # noqa: PLC0415
+    from ray.core.generated import gcs_pb2  # noqa: PLC0415
+
+    table: Any = gcs_pb2  # whose classes are made when it is imported
+    kind, number = re.findall(r"\w+", repr(actor))[1:3]  # Actor(RayRank, 3081ff…)
+    # A process that has not become the actor yet bears the name of what it was to make.
+    made = f"job ID={number[-8:]}", f"task name={kind}.__init__"
+    told = []
+    with suppress(Exception):  # Ray is gone, or has another table in this version
+        rows = map(
+            table.WorkerTableData.FromString,
+            state.state._connect_and_get_accessor().get_worker_table(),
+        )
+        for row in sorted(rows, key=lambda row: row.end_time_ms):
+            parts = row.exit_detail.split("Selected to kill: ")[1:]
+            own = next((part for part in parts if f"pid={row.pid}," in part), "")
+            if number in own or all(words in own for words in made):
+                told.append(_of_memory(row.exit_detail))
+    return list(filter(None, told))
+
+
+def why_gone(actor: Any, known: int, otherwise: str) -> tuple[str, int]:
+    """Return why an actor is gone, and how often the memory monitor has killed it so far.
+
+    Args:
+        actor: Its handle.
+        known: How often that was when it was lost before.
+        otherwise: What Ray said, which knows of no memory where it starts the actor again.
+    """
+    deadline = monotonic() + limits().heartbeat  # the table is written a little later
+    while len(kills := memory_kills(actor)) <= known and monotonic() < deadline:
+        sleep(limits().tick)
+    return (kills[-1] if len(kills) > known else otherwise), len(kills)
+
+
+def _of_memory(text: str) -> str:
+    """Return what to say of a death by Ray's memory monitor; empty if it was another."""
+    found = _MEMORY.search(text)
+    if found is None:
+        return ""
+    host, used, limit = found.groups()
+    return (
+        f"killed by Ray's memory monitor on {host}: {used} of {limit} in use; run fewer processes "
+        "or environments there, or raise RAY_memory_usage_threshold where Ray starts"
+    )
 
 
 @dataclass(frozen=True)

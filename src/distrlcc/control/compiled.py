@@ -2,17 +2,17 @@
 
 numba's own cache misses edits to functions in other modules. So the cache folder's name holds a
 hash of all sources of compiled functions: `distrlcc.control`, `distrlcc.sim`, `distrlcc.env`, the
-package's own folder and `distrlcc.transport.recovery`. An
-edit means a new folder, and another copy of the same sources compiles nothing anew.
+package's own folder and `distrlcc.transport.recovery`. An edit means a new folder, and another copy
+of the same sources compiles nothing anew. A new folder takes the place of those that nobody has
+used for a month. Where none can be, nothing is kept.
 """
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import shutil
-import tempfile
+import time
 import warnings
 from contextlib import suppress
 from itertools import chain
@@ -23,6 +23,8 @@ import numba
 from numba.core.caching import UserProvidedCacheLocator
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_UNUSED_S = 30 * 86400.0
+"""Age of a folder that is removed, s since a process began with it."""
 
 
 def _source_hash() -> str:
@@ -34,18 +36,27 @@ def _source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> Path:
+def kept_folders() -> list[Path]:
+    """Return the folders of compiled code that this user has, of whatever version, oldest first."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    found = [path for path in (base / "distrlcc").glob("numba-*") if path.is_dir()]
+    return sorted(found, key=lambda path: path.stat().st_mtime)
+
+
+def _cache_folder() -> Path | None:
+    """Return the folder for these sources; None where none can be written."""
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(base) / "distrlcc" / f"numba-{_source_hash()}"
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            for other in kept_folders():
+                if time.time() - other.stat().st_mtime > _UNUSED_S:  # noqa: TID251 - of a file
+                    shutil.rmtree(other, ignore_errors=True)
+        os.utime(folder)  # it is in use
+        return folder if os.access(folder, os.W_OK) else None
     except (OSError, RuntimeError):  # the latter where there is no home
-        pass
-    temporary = Path(tempfile.mkdtemp(prefix="distrlcc-numba-"))
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    return temporary
+        return None
 
 
 class PackageLocator(UserProvidedCacheLocator):
@@ -61,7 +72,7 @@ class PackageLocator(UserProvidedCacheLocator):
 
 
 CACHE_FOLDER = _cache_folder()
-numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
+numba.config.CACHE_DIR = str(CACHE_FOLDER or "")  # type: ignore[attr-defined]
 numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.PackageLocator"  # type: ignore[attr-defined]
 
 
@@ -73,8 +84,9 @@ compile one that does."""
 
 def njit(function: Any) -> Any:
     """Compile with numba, cached where the cache can be read and written."""
-    compiled = numba.njit(cache=True, **_FLAGS)(function)
-    _make_optional(compiled._cache)
+    compiled = numba.njit(cache=CACHE_FOLDER is not None, **_FLAGS)(function)
+    if CACHE_FOLDER is not None:
+        _make_optional(compiled._cache)
     return compiled
 
 

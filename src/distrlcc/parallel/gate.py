@@ -96,9 +96,12 @@ class Gate:
         """Close the line."""
         self._socket.close()
 
-    def register(self, port: int) -> str:
-        """Let other machines reach a loopback port; return where they do, as address:port."""
-        return self._ask(Ask(port)).gateway
+    def register(self, target: int | str) -> str:
+        """Let other machines reach a loopback port, or an abstract Unix socket by its name.
+
+        Return where they do, as address:port.
+        """
+        return self._ask(Ask(target)).gateway
 
     def way(self, gateway: str, target: str | int) -> int:
         """Return a loopback port that leads to a port or service behind another tunnel.

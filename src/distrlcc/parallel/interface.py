@@ -7,15 +7,19 @@ the routing table knows both. Addresses are IPv4.
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import struct
 from array import array
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from distrlcc.errors import ConfigError, reading
+from distrlcc.errors import ConfigError, NoGroupError, reading
 from distrlcc.limits import limits, look_up
 
+LOOPBACK = "127.0.0.1"
+_THIS_NETWORK, _BROADCAST = IPv4Network("0.0.0.0/8"), IPv4Address("255.255.255.255")
 _NET = Path("/sys/class/net")
 _SIOCGIFCONF, _ENTRY_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq where pointers have 64 bits
 _IFCONF = struct.Struct("@iP")
@@ -53,11 +57,51 @@ def resolve(host: str) -> str:
     """Return a host's IPv4 address.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: It has none, or one of no single machine, such as 0.0.0.0.
     """
     remedy = "; give an address such as 10.0.0.1"
     with reading(ConfigError, f"{host!r} has no IPv4 address", remedy):
-        return str(look_up(host, None, limits().call, family=socket.AF_INET)[0][4][0])
+        found = str(look_up(host, None, limits().call, family=socket.AF_INET)[0][4][0])
+    address = IPv4Address(found)
+    if address in _THIS_NETWORK or address.is_multicast or address == _BROADCAST:
+        raise ConfigError(
+            f"{host} is no address of one machine: expected the one at which the others reach it, "
+            "such as 10.0.0.1"
+        )
+    return found
+
+
+def check_place(address: str = LOOPBACK, port: int = 0) -> None:
+    """See, before anything is prepared, that a run's processes can listen at their places.
+
+    Raises:
+        ConfigError: This machine has no loopback interface.
+        GroupError: The address is not this machine's, or the port is taken.
+    """
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), limits().call).close()
+    except OSError as error:
+        raise ConfigError(
+            f"this machine has no loopback interface ({error.strerror}), over which its own "
+            "processes speak; bring it up with: ip link set lo up"
+        ) from None
+    listen(resolve(address), port).close()
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        GroupError: It cannot listen there.
+    """
+    try:
+        return socket.create_server((address, port), backlog=512)
+    except OSError as error:
+        raise NoGroupError(
+            f"cannot listen on {address}:{port} ({os.strerror(error.errno or 0)}); --ip must "
+            "be an address of node 0 and --port must be free there"
+        ) from None
 
 
 def interface_towards(host: str, name: str = "") -> Interface:

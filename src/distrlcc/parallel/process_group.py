@@ -34,7 +34,13 @@ from distrlcc.learn.learner import checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.gate import Gate, TunnelStore
-from distrlcc.parallel.interface import Interface, interface_towards, is_loopback, is_tunnel
+from distrlcc.parallel.interface import (
+    LOOPBACK,
+    Interface,
+    interface_towards,
+    is_loopback,
+    is_tunnel,
+)
 from distrlcc.parallel.membership import Member, Membership
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import (
@@ -48,7 +54,6 @@ from distrlcc.parallel.store import (
     raise_to,
     reach,
 )
-from distrlcc.parallel.tunnel import LOOPBACK
 from distrlcc.processes import let_threads_preempt
 
 _FAILURES = 5

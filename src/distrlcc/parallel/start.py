@@ -28,12 +28,12 @@ from distrlcc.errors import (
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token
 from distrlcc.parallel.decentralized import ElasticGroup
-from distrlcc.parallel.interface import interface_towards, is_loopback
+from distrlcc.parallel.interface import LOOPBACK, check_place, interface_towards, is_loopback
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, TCPStore, open_tunnel
-from distrlcc.parallel.tunnel import LOOPBACK, Port
+from distrlcc.parallel.tunnel import Port
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
@@ -249,6 +249,8 @@ def start_node(
     """
     # Find what does not fit before anything is written.
     node = node or Node()
+    if node.index == 0:
+        check_place(node.address, node.port)
     first, size = node.index * processes, node.count * processes
     specs = [
         rank_spec(RankSpec(node.address, node.port, first + local, size), config, group, local)

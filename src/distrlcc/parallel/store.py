@@ -15,14 +15,19 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distrlcc.errors import ConfigError, DistrlccError, GroupError, NoGroupError
+from distrlcc.errors import DistrlccError, GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import guard
 from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
-from distrlcc.parallel.interface import interface_towards, is_loopback, resolve
+from distrlcc.parallel.interface import (
+    LOOPBACK,
+    interface_towards,
+    is_loopback,
+    listen,
+    resolve,
+)
 from distrlcc.parallel.membership import serve_lighthouse
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.tunnel import LOOPBACK
 
 _EPOCH = "epoch"
 _MOST_DIGITS = 18
@@ -46,10 +51,6 @@ class Master:
         """
         # Serve the store on loopback, at the given port if that is where members look for it.
         own = resolve(address)
-        if own == "0.0.0.0":
-            raise ConfigError(
-                f"--ip {address}: expected one address of node 0, which the others can reach"
-            )
         alone = is_loopback(own)
         token = token if alone else guard(token, own)
         outside = listen(own, port)
@@ -87,21 +88,6 @@ class Master:
         if self._lighthouse is not None:
             self._lighthouse.shutdown()
         del self._store
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        GroupError: It cannot listen there.
-    """
-    try:
-        return socket.create_server((address, port), backlog=512)
-    except OSError as error:
-        raise NoGroupError(
-            f"cannot listen on {address}:{port} ({os.strerror(error.errno or 0)}); --ip must "
-            "be an address of node 0 and --port must be free there"
-        ) from None
 
 
 def open_tunnel(spec: RankSpec, token: str) -> Tunnel | None:

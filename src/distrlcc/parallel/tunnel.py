@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.limits import limits
+from distrlcc.parallel.interface import LOOPBACK
 from distrlcc.processes import die_with_parent, run_soon
 
 _UNFINISHED, _UNFINISHED_OF_HOST, _DIALS = 256, 32, 16
@@ -37,7 +38,6 @@ _BUFFER = 1 << 15
 _EARLY = 1 << 16
 """Bytes that wait for the other end to be there."""
 _FOUND, _ABSENT = b"+", b"-"
-LOOPBACK = "127.0.0.1"
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
@@ -47,7 +47,8 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True):
     """What a process asks of its machine's tunnel; without a host, to let others reach a port."""
 
     target: Port | Name
-    """A loopback port that a process there has registered, or a service by its name."""
+    """What a process there has registered, a loopback port or the name of an abstract Unix socket;
+    or a service by its name."""
     host: Name = ""
     port: Port = 1
 
@@ -187,8 +188,8 @@ class _Server:
         self._listener = socket.socket(fileno=settings.listener)
         self._control = socket.socket(fileno=settings.control)
         self._gateway = f"{settings.address}:{self._listener.getsockname()[1]}"
-        self._ports = Counter[int]()
-        """Loopback ports that processes have registered."""
+        self._registered = Counter[int | str]()
+        """Loopback ports and Unix sockets of this machine's processes."""
         self._unfinished: dict[str, dict[asyncio.Task[None], None]] = {}
         """Of each host, oldest first: connections that have not proved yet to know the token."""
         self._ways: dict[tuple[str, int, str], int] = {}
@@ -249,11 +250,14 @@ class _Server:
             if not waiting:
                 self._unfinished.pop(host, None)
         # It is one of us. Where does it want to go?
+        known = self._registered[target] > 0
         port = target if isinstance(target, int) else self._settings.services.get(target, 0)
-        if isinstance(target, int) and not self._ports[target]:
-            port = 0
         try:
-            _, inner = await loop.create_connection(_End, LOOPBACK, port)
+            if known and isinstance(target, str):
+                _, inner = await loop.create_unix_connection(_End, f"\0{target}")
+            else:
+                own = known or isinstance(target, str)
+                _, inner = await loop.create_connection(_End, LOOPBACK, port if own else 0)
         except (OSError, OverflowError):
             end.transport.write(_ABSENT)
             end.transport.close()
@@ -302,27 +306,29 @@ class _Server:
         """Answer one process for as long as it is there; what it asked for goes with it."""
         peer = writer.get_extra_info("socket")
         found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        ports, servers = list[int](), list[asyncio.Server]()
+        targets, servers = list[int | str](), list[asyncio.Server]()
         try:
             own = struct.unpack("3i", found)[1] == os.geteuid()
             while own and (line := await reader.readline()):
                 ask = msgspec.json.decode(line, type=Ask)
-                answer = await self._answer(ask, ports, servers)
+                answer = await self._answer(ask, targets, servers)
                 writer.write(msgspec.json.encode(answer) + b"\n")
         except (OSError, ValueError):
             pass
         finally:
             writer.close()
-            self._ports.subtract(ports)
+            self._registered.subtract(targets)
             for server in servers:
                 server.close()
 
-    async def _answer(self, ask: Ask, ports: list[int], servers: list[asyncio.Server]) -> Answer:
+    async def _answer(
+        self, ask: Ask, targets: list[int | str], servers: list[asyncio.Server]
+    ) -> Answer:
         target, here = ask.target, f"{ask.host}:{ask.port}" == self._gateway
-        # A port of this machine's own?
-        if isinstance(target, int) and not ask.host:
-            ports.append(target)
-            self._ports[target] += 1
+        # A process here wants to be reached?
+        if not ask.host:
+            targets.append(target)
+            self._registered[target] += 1
             return Answer(gateway=self._gateway)
         if here:
             return Answer(self._settings.services.get(str(target), 0))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-
-import jinja2
+from string import Template
 
 from distrlcc.evaluation.benchmark import PREFER, known_metric
 from distrlcc.evaluation.scorecard import GATES
@@ -19,16 +18,24 @@ Rows = Mapping[str, ResultRow]
 
 def results_page(rows: Rows) -> str:
     """Return the page as Markdown: tables of the recipes, the gates, and each suite's scores."""
-    source = resources.files("distrlcc.recipes").joinpath("results.md.jinja").read_text("utf-8")
-    page = jinja2.Template(source, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    suites = sorted({_parts(label)[0] for row in rows.values() for label in row.scores})
-    text: str = page.render(
-        tolerated=TOLERATED,
-        recipes=[_recipe(name, row) for name, row in sorted(rows.items())],
-        gates=gates_table(rows["one"]) if "one" in rows else [],
-        suites=[(suite, *_suite(suite, rows)) for suite in suites],
+    source = resources.files("distrlcc.recipes").joinpath("results.md.template").read_text("utf-8")
+    gates = gates_table(rows["one"]) if "one" in rows else []
+    before, of_gates, after = source.split("%%\n")
+    page = Template(before + of_gates * bool(gates) + after).substitute(
+        tolerated=f"{100 * TOLERATED:.0f}",
+        recipes=_lines(_recipe(name, row) for name, row in sorted(rows.items())),
+        gates=_lines(gates),
     )
-    return text.strip() + "\n"
+    for suite in sorted({_parts(label)[0] for row in rows.values() for label in row.scores}):
+        metrics, cells = _suite(suite, rows)
+        titles = " | ".join(metric.title for metric in metrics)
+        head = f"## `{suite}`\n\n| | {titles} |\n|---{'|---' * len(metrics)}|\n"
+        page += f"{head}{_lines(cells)}\n"
+    return page.strip() + "\n"
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
 def gates_table(row: ResultRow) -> list[tuple[str, ...]]:

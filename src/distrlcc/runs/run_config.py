@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from distrlcc.config import check_fields, check_values
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
-from distrlcc.errors import ConfigError, once
+from distrlcc.errors import ConfigError, once, unknown_name
 from distrlcc.learn.config import (
     LEARNERS,
     AlarmConfig,
@@ -95,6 +95,10 @@ class DistributedConfig:
         check_fields(self, "timeout_s", 0.5, 3600)
 
 
+CHANNEL, TORCH_RPC = "channel", "torch-rpc"
+"""Engines of actor-learner runs without Ray."""
+
+
 @dataclass(frozen=True)
 class ActorsConfig:
     """The workers of the actor-learner topology; of no matter to the others."""
@@ -114,6 +118,8 @@ class ActorsConfig:
     """Updates that the policy that acted may be behind when its segment is used."""
     wait_workers: float = 60.0
     """Time to wait for another worker when none is left, s."""
+    engine: str = CHANNEL
+    """How workers are called: ``channel``, of our own, or ``torch-rpc``; on Ray of no matter."""
 
     def __post_init__(self) -> None:
         if not self.nodes or not any(self.nodes):
@@ -121,6 +127,8 @@ class ActorsConfig:
         object.__setattr__(self, "nodes", tuple(tuple(map(pinned_suite, n)) for n in self.nodes))
         check_fields(self, "envs_per_worker", 1)
         check_fields(self, "segments_per_update max_lag wait_workers", 0)
+        if self.engine not in (engines := (CHANNEL, TORCH_RPC)):
+            raise unknown_name("engine", self.engine, engines)
         environments = self.envs_per_worker * len(self.links)
         if environments > MAX_ENVS:
             raise ConfigError(

@@ -1,0 +1,423 @@
+"""The engine over a channel of our own: a worker's four calls, as frames of msgpack.
+
+The trainer listens on a Unix socket, where the kernel says whose process connects: the run's user's
+alone is let in. Workers on other machines come through both machines' tunnels. Each shows that it
+knows the run's token and the name by which it was admitted. No frame is code, none is longer than
+the run's segments and weights are, and whoever sends something else is cut off. A worker that was
+lost stays away, as over torch RPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import math
+import os
+import secrets
+import socket
+import struct
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from time import monotonic
+from typing import Annotated, Any, TypeAlias, get_args
+
+import msgspec
+import numpy as np
+
+from distrlcc.actors.actor import AHEAD, Report
+from distrlcc.actors.admission import Admission
+from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
+from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import GroupError
+from distrlcc.learn.learner import Weights
+from distrlcc.limits import limits
+from distrlcc.parallel.admission import decode, own_token, receive
+from distrlcc.parallel.gate import Gate
+from distrlcc.parallel.interface import LOOPBACK, interface_towards
+from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.policy.spec import expected_shapes
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.source import new_rollout, policy_spec
+
+_HEAD = struct.Struct("!II")
+"""Before each frame: the number of the call that it makes or answers, and its size in bytes."""
+_THREADS = 2
+"""Of a worker: one may wait for a segment while weights come."""
+_ROOM = 1 << 20
+"""Bytes of a frame beside its arrays, at most."""
+_TYPES = frozenset({"<f4", "<f8", "<i8", "|b1"})
+"""Of the arrays' items."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Text = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class _Hello(msgspec.Struct, forbid_unknown_fields=True):
+    """What a worker says first: number 0."""
+
+    name: _Text
+    proof: bytes
+
+
+class _Start(msgspec.Struct, tag="start", forbid_unknown_fields=True):
+    index: _Count
+    first_step: _Count
+
+
+class _SetWeights(msgspec.Struct, tag="set_weights", forbid_unknown_fields=True):
+    weights: Weights
+
+
+class _Report(msgspec.Struct, tag="report", forbid_unknown_fields=True):
+    most: _Count
+    seconds: float
+
+
+class _Stop(msgspec.Struct, tag="stop", forbid_unknown_fields=True):
+    pass
+
+
+class _Answer(msgspec.Struct, forbid_unknown_fields=True):
+    value: int | Report | None = None
+    error: str = ""
+
+
+_Call: TypeAlias = _Start | _SetWeights | _Report | _Stop
+_CALLS: dict[str, Any] = {kind.__struct_config__.tag: kind for kind in get_args(_Call)}
+
+
+def _plain(value: Any) -> Any:
+    """Return an array's type, shape and bytes; see `_array`."""
+    if isinstance(value, np.generic):
+        return value.item()
+    whole = np.ascontiguousarray(value)
+    return whole.dtype.str, value.shape, memoryview(whole.reshape(-1).view(np.uint8).data)
+
+
+def _array(kind: Any, value: Any) -> Any:
+    """Return the array that was sent; it cannot be written to."""
+    item, shape, data = value
+    wanted = get_args(get_args(kind)[1])[0]  # of NDArray[np.float32]
+    if item not in _TYPES or not (wanted is Any or np.dtype(item) == wanted):
+        raise ValueError(f"an array of {item!r:.20}")
+    if not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise ValueError("an array of no shape")
+    return np.frombuffer(data, item).reshape(shape)
+
+
+_encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_hello = msgspec.msgpack.Decoder(_Hello)
+_call = msgspec.msgpack.Decoder(_Call, dec_hook=_array)
+_answer = msgspec.msgpack.Decoder(_Answer, dec_hook=_array)
+
+
+def longest_frame(config: RunConfig) -> int:
+    """Return the bytes of the longest frame that a run may need."""
+    spec = policy_spec(config, LinkVectorEnv(config.env.unit, config.env))
+    rollout = new_rollout(config, spec, config.actors.envs_per_worker).arrays()
+    weights = 4 * sum(map(math.prod, expected_shapes(spec).values()))
+    return _ROOM + max(AHEAD * sum(array.nbytes for array in rollout.values()), weights)
+
+
+def _proof(name: str) -> bytes:
+    """Return what only a holder of the run's token can say of a name, if the run has one."""
+    return hmac.digest(own_token().encode(), name.encode(), "sha256")
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Say whether a process of this user's is at the other end of a Unix socket."""
+    size = struct.calcsize("3i")
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return bool(struct.unpack("3i", found)[1] == os.geteuid())
+
+
+# The trainer's side
+
+
+class _Link(asyncio.Protocol):
+    """A connection to the trainer, which a worker's has proved to be once it has a worker."""
+
+    def __init__(self, engine: ChannelEngine) -> None:
+        self._engine, self._data = engine, bytearray()
+        self.transport: asyncio.Transport
+        self.worker: Worker | None = None
+        self.waiting: dict[int, Future[Any]] = {}
+        """Calls that are not answered yet."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._engine.open.add(self)
+        if not _is_ours(transport.get_extra_info("socket")):
+            self._refuse("another user's process")
+        asyncio.get_running_loop().call_later(limits().call, self._expect)
+
+    def _expect(self) -> None:
+        if self.worker is None and not self.transport.is_closing():
+            self._refuse(f"nothing within {limits().call:g} s")
+
+    def send(self, number: int, body: bytes) -> None:
+        self.transport.writelines([_HEAD.pack(number, len(body)), body])
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while len(self._data) >= _HEAD.size and not self.transport.is_closing():
+            number, size = _HEAD.unpack_from(self._data)
+            most = _ROOM if self.worker is None else self._engine.most
+            if size > most:
+                self._refuse(f"a frame of {size} bytes; expected {most} at most")
+                return
+            if len(self._data) < _HEAD.size + size:
+                return
+            frame = bytes(memoryview(self._data)[_HEAD.size : _HEAD.size + size])
+            del self._data[: _HEAD.size + size]
+            try:
+                self._take(number, frame)
+            except (ValueError, KeyError, RecursionError) as error:  # msgspec's are the first
+                self._refuse(f"something else than expected ({error!s:.80})")
+
+    def _take(self, number: int, frame: bytes) -> None:
+        """Take a frame; one that is not expected raises an error."""
+        if self.worker is None:
+            hello = _hello.decode(frame)
+            if not hmac.compare_digest(hello.proof, _proof(hello.name)):
+                raise ValueError("another token")
+            self.worker = self._engine.admit(hello.name, self)
+            return
+        future, answer = self.waiting.pop(number), _answer.decode(frame)
+        if answer.error:
+            future.set_exception(ActorError(answer.error))
+        else:
+            future.set_result(answer.value)
+
+    def _refuse(self, what: str) -> None:
+        """Close the connection, and say why."""
+        self.transport.abort()
+        if self.worker is None:
+            text = f"what connected to the trainer's socket sent {what}; its connection is closed"
+            warnings.warn(text, stacklevel=2)
+        else:
+            self._engine.lose(self.worker, f"it sent {what}")
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._engine.open.discard(self)
+        if self.worker is not None:
+            self._engine.lose(self.worker, "connection lost")
+        for future in self.waiting.values():
+            future.set_exception(WorkerGoneError("connection lost"))
+        self.waiting.clear()
+
+
+class ChannelEngine:
+    """A `distrlcc.actors.engine.Engine`; the trainer's side of the channel."""
+
+    def __init__(self, spec: RankSpec, admission: Admission, most: int) -> None:
+        """Listen, and tell the workers that were admitted where; frames have ``most`` bytes."""
+        self.most = most
+        self._members = admission.members
+        self._missed = monotonic() + limits().join
+        """When workers that have not connected are missed; infinite once they were named."""
+        self._lock = threading.Lock()  # guards what follows
+        self._links: dict[Worker, _Link] = {}
+        self._changes = Changes()
+        # Listen in a thread of its own, which also reads what comes.
+        self._numbers = itertools.cycle(range(1, 1 << 32))
+        self._encoded: tuple[Any, bytes] = (None, b"")
+        self.open = set[_Link]()
+        """All connections, which are of that thread alone."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="channel", daemon=True)
+        self._thread.start()
+        name, gateway, self._gate = f"distrlcc-{secrets.token_hex(16)}", "", None
+        listen = self._loop.create_unix_server(lambda: _Link(self), f"\0{name}", backlog=512)
+        self._server = asyncio.run_coroutine_threadsafe(listen, self._loop).result(limits().call)
+        if spec.gate:
+            self._gate = Gate(spec.gate)  # others reach it as long as this is open
+            gateway = self._gate.register(name)
+        admission.store.set(f"{spec.attempt}/channel", msgspec.json.encode((name, gateway)))
+
+    def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
+        """See `Engine`; the worker makes what it holds itself, with its own configuration."""
+        return self.call(worker, "start", *args[1:])
+
+    def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
+        """See `Engine`; a method is one of the four."""
+        promise: Future[Any] = Future()
+        # Weights are one object for all workers: it is encoded once.
+        body = self._encoded[1]
+        if method != "set_weights" or args[0] is not self._encoded[0]:
+            body = _encode(_CALLS[method](*args))
+        if method == "set_weights":
+            self._encoded = args[0], body
+        with self._lock:
+            link = self._links.get(worker)
+            if link is not None:
+                number = next(self._numbers)
+                link.waiting[number] = promise
+                self._loop.call_soon_threadsafe(link.send, number, body)
+        if link is None:
+            promise.set_exception(WorkerGoneError("gone"))
+        return promise
+
+    def changes(self) -> Changes:
+        """See `Engine`."""
+        with self._lock:
+            seen, self._changes = self._changes, Changes()
+            if monotonic() > self._missed:
+                self._missed = math.inf
+                for worker in self._members.values():
+                    warnings.warn(f"{worker} did not connect; going on without", stacklevel=2)
+        return seen
+
+    def drop(self, worker: Worker, *, again: bool = True) -> None:
+        """See `Engine`; none ever takes its place."""
+        with self._lock:
+            link = self._links.pop(worker, None)
+            if link is not None:
+                self._loop.call_soon_threadsafe(link.transport.abort)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        with self._lock:
+            self._links.clear()
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(limits().kill)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(limits().kill)
+        self._loop.close()
+        if self._gate is not None:
+            self._gate.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        for link in list(self.open):
+            link.transport.close()
+        await asyncio.sleep(limits().tick)  # what was sent last is on its way
+        for link in list(self.open):
+            link.transport.abort()
+        await asyncio.sleep(0)
+
+    def admit(self, name: str, link: _Link) -> Worker:
+        """Let the worker join that has this name, which it says once.
+
+        Raises:
+            KeyError: It is none that is awaited.
+        """
+        with self._lock:
+            worker = self._members.pop(name)
+            self._links[worker] = link
+            self._changes.joined.append(worker)
+        return worker
+
+    def lose(self, worker: Worker, reason: str) -> None:
+        """Note that a worker left, if it is not known yet."""
+        with self._lock:
+            if self._links.pop(worker, None) is not None:
+                self._changes.left[worker] = reason
+
+
+# A worker's side
+
+
+class _Channel:
+    """A worker's connection to the trainer: reads calls, and answers each in a thread."""
+
+    def __init__(self, connection: socket.socket, factory: Callable[..., Any], most: int) -> None:
+        self._connection, self._factory, self._most = connection, factory, most
+        self.holder, self._sending = Holder(), threading.Lock()
+        self._calls = SimpleQueue[tuple[int, _Call]]()
+
+    def send(self, number: int, message: Any) -> None:
+        """Send a frame."""
+        body = _encode(message)
+        with self._sending:
+            self._connection.sendall(_HEAD.pack(number, len(body)) + body)
+
+    def begin(self) -> None:
+        """Read and answer, in threads that end with this process."""
+        for task in (self._read, *[self._work] * _THREADS):
+            threading.Thread(target=task, daemon=True).start()
+
+    def _read(self) -> None:
+        """Read calls until the connection is lost; the silence that follows ends this worker."""
+        stream = self._connection.makefile("rb")
+        try:
+            while len(head := stream.read(_HEAD.size)) == _HEAD.size:
+                number, size = _HEAD.unpack(head)
+                if size > self._most:
+                    raise ValueError(f"a frame of {size} bytes")
+                if len(frame := stream.read(size)) < size:
+                    return
+                self._calls.put((number, _call.decode(frame)))
+        except OSError:
+            return
+        except (ValueError, RecursionError) as error:
+            self.holder.problem = f"the trainer sent something else than expected ({error!s:.80})"
+
+    def _work(self) -> None:
+        with suppress(OSError):
+            while True:
+                number, call = self._calls.get()
+                args = msgspec.structs.astuple(call)
+                if isinstance(call, _Start):
+                    failed, value = self.holder.start(self._factory, *args)
+                else:
+                    failed, value = self.holder.call(str(call.__struct_config__.tag), *args)
+                self.send(number, _Answer(error=value or "failed") if failed else _Answer(value))
+
+
+def hold_object(
+    spec: RankSpec, admission: Admission, factory: Callable[..., Any], most: int
+) -> int:
+    """Hold as a worker what ``factory(index, first_step)`` makes, until it is stopped; return 0.
+
+    Frames have ``most`` bytes.
+
+    Raises:
+        GroupError: The trainer cannot be reached, is silent, or does not speak as expected.
+    """
+    (name,) = admission.members
+    with _connect(spec, admission) as connection:
+        channel = _Channel(connection, factory, most)
+        try:
+            channel.send(0, _Hello(name, _proof(name)))
+        except OSError as error:
+            raise GroupError(f"the trainer is gone ({error.strerror or error})") from None
+        channel.begin()
+        channel.holder.wait()
+    return 0
+
+
+def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
+    """Return a connection to the trainer.
+
+    Raises:
+        GroupError: It cannot be reached, or is another user's.
+    """
+    told = receive(admission.store, spec, f"{spec.attempt}/channel", extra=limits().join)
+    name, gateway = decode(told, tuple[_Text, _Text], "the trainer")
+    host, own = gateway.rpartition(":")[0], interface_towards(spec.address, spec.interface)
+    try:
+        if host and spec.gate and host != own.address:
+            with Gate(spec.gate) as gate:
+                port = gate.way(gateway, name)
+            connection = socket.create_connection((LOOPBACK, port), limits().call)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(f"\0{name}")
+            if not _is_ours(connection):
+                raise PermissionError("it is another user's")
+    except OSError as error:
+        raise GroupError(
+            f"the trainer at {gateway or 'this machine'} cannot be reached "
+            f"({error.strerror or error})"
+        ) from None
+    connection.settimeout(None)
+    return connection

@@ -1,0 +1,117 @@
+"""Serve the newest figures of runs at /metrics, in the text format that Prometheus reads.
+
+distrlcc metrics
+distrlcc metrics runs/mine --listen 0.0.0.0:9464
+distrlcc metrics --once > /var/lib/node_exporter/distrlcc.prom
+
+Runs are read as their folders show them, whatever trains them and wherever: nothing is asked of a
+training.
+
+Flags:
+    runs* RUNS {path}  folders of runs, or of one (default: runs)
+    --listen ADDR:PORT =127.0.0.1:9464  where; others reach only what is not on loopback
+    --once  print the figures and end
+
+Rules:
+    --listen: not with --once; it serves nothing
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from time import sleep
+from typing import Any
+
+from distrlcc.cli.output import exposition, note
+from distrlcc.errors import ConfigError
+
+_TAIL = 1 << 18
+"""Bytes at a file's end in which the newest figures stand."""
+_NAME = "metrics.jsonl"
+
+
+def run(args: Namespace) -> int:
+    """Serve until Ctrl-C."""
+    folders = args.runs or [Path("runs")]
+    for folder in args.runs:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; expected a run, or a folder of runs")
+    if args.once:
+        print(read_runs(folders), end="")
+        return 0
+    if not _logs(folders):
+        note("distrlcc: no run stands there yet; runs are shown once they are")
+    from distrlcc.limits import limits
+    from distrlcc.runs.stopper import Stopper
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = limits().call
+
+        def do_GET(self) -> None:
+            known = self.path == "/metrics"
+            text = read_runs(folders) if known else "see /metrics\n"
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            pass  # whoever asked is gone
+
+    host, _, port = args.listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--listen {args.listen}: expected ADDR:PORT, as 127.0.0.1:9464")
+    try:
+        server = Server((host, int(port)), Handler)
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(
+            f"cannot listen on {args.listen} ({why}); give another --listen"
+        ) from None
+    with server, Stopper() as stopper:
+        Thread(target=server.serve_forever, daemon=True).start()
+        print(f"metrics: http://{host}:{server.server_port}/metrics   (Ctrl-C ends it)", flush=True)
+        while not stopper.signal:
+            sleep(limits().tick)
+        server.shutdown()
+    return 128 + stopper.signal
+
+
+def read_runs(folders: Sequence[Path]) -> str:
+    """Return the newest figures of all runs in folders, and when each last said anything."""
+    things = []
+    for path in _logs(folders):
+        with suppress(OSError):  # it was removed just now
+            figures = _newest(path) | {"updated_timestamp_seconds": path.stat().st_mtime}
+            things.append(({"run": str(path.parent)}, figures))
+    return exposition("distrlcc_run", things)
+
+
+def _logs(folders: Sequence[Path]) -> list[Path]:
+    found = {path for folder in folders for path in (folder / _NAME, *folder.glob(f"*/{_NAME}"))}
+    return sorted(path for path in found if path.is_file())
+
+
+def _newest(path: Path) -> dict[str, Any]:
+    """Return each figure's newest value; what is said less often than each update stays."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        lines = file.read().splitlines(keepends=True)
+    figures: dict[str, Any] = {}
+    for line in lines:
+        with suppress(ValueError, TypeError):  # the first may be cut, the last half written
+            figures |= json.loads(line)
+    return figures
