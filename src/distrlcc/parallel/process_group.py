@@ -33,6 +33,7 @@ from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.learn.learner import checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
+from distrlcc.parallel.all_reduce import AllReduce
 from distrlcc.parallel.gate import Gate, TunnelStore
 from distrlcc.parallel.interface import Interface, interface_towards, is_loopback, is_tunnel
 from distrlcc.parallel.membership import Member, Membership
@@ -102,6 +103,7 @@ class ProcessGroup:
         self._broken, self._builds, self._rounds = False, 0, 0
         self._group, self._asked, self.epoch = "", 0.0, 0
         self._gate: Gate | None = None
+        self._all_reduce: Callable[[Tensor], Any] = dist.all_reduce
         self._buffer = self._given = torch.zeros(0)
 
     @property
@@ -258,7 +260,9 @@ class ProcessGroup:
         )
         if not cuda:
             found = dist.distributed_c10d._get_default_group()._get_backend(self.device)
-            getattr(found, "wrapped_pg", found)._set_default_timeout(limit)
+            gloo = getattr(found, "wrapped_pg", found)
+            gloo._set_default_timeout(limit)
+            self._all_reduce = AllReduce(gloo, self.rank, size)
 
     # Notes in the master's store, for launchers and for the next rank 0
 
@@ -292,6 +296,7 @@ class ProcessGroup:
         return otherwise
 
     def _tear_down(self) -> None:
+        self._all_reduce = dist.all_reduce  # else the group's connections would stay open
         if dist.is_initialized():
             dist.destroy_process_group()
         if self._gate is not None:
@@ -329,7 +334,7 @@ class ProcessGroup:
         tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
         self._given = tensor.sum()
         with self._collective():
-            dist.all_reduce(tensor)
+            self._all_reduce(tensor.view(-1))
             total = tensor.cpu().numpy()
         return checked(total)
 
@@ -344,7 +349,7 @@ class ProcessGroup:
         self._buffer[count] = weight
         self._given = self._buffer.sum(dtype=torch.float64)  # finite ones overflow no double
         with self._collective():
-            dist.all_reduce(self._buffer)
+            self._all_reduce(self._buffer)
         torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)
 
     @property
