@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
-from distrlcc.learn.learner import checked
+from distrlcc.learn.learner import Spread, checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.all_reduce import AllReduce
@@ -52,6 +52,8 @@ from distrlcc.parallel.store import (
 from distrlcc.parallel.tunnel import LOOPBACK
 from distrlcc.processes import let_threads_preempt
 
+_GREATEST = 1e30
+"""Square of a norm; a gradient with a greater one may still be finite."""
 _FAILURES = 5
 """Groups that may fail to form one after the other."""
 
@@ -110,6 +112,11 @@ class ProcessGroup:
     def size(self) -> int:
         """Members of the last quorum."""
         return len(self.members)
+
+    @property
+    def sync_every(self) -> int:
+        """See `distrlcc.learn.learner.Reducer`."""
+        return self.spec.sync_every
 
     @property
     def leads(self) -> bool:
@@ -338,19 +345,25 @@ class ProcessGroup:
             total = tensor.cpu().numpy()
         return checked(total)
 
-    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+    def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
         """Replace the flat gradient ``[P]`` by the members' weighted mean, in one exchange."""
         if self.size == 1:
-            return
-        count = gradient.numel()
-        if self._buffer.numel() != count + 1 or self._buffer.device != gradient.device:
-            self._buffer = torch.empty(count + 1, device=gradient.device)
+            return None
+        count, more = gradient.numel(), 3
+        if self._buffer.numel() != count + more or self._buffer.device != gradient.device:
+            self._buffer = torch.empty(count + more, device=gradient.device)
+        square = gradient.square().sum().clamp(max=_GREATEST)
         torch.mul(gradient, weight, out=self._buffer[:count])
-        self._buffer[count] = weight
+        self._buffer[count:] = torch.stack(
+            [square.new_tensor(weight), weight * square, square.new_tensor(weight > 0)]
+        )
         self._given = self._buffer.sum(dtype=torch.float64)  # finite ones overflow no double
         with self._collective():
             self._all_reduce(self._buffer)
-        torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)
+        samples, squares, ranks = self._buffer[count:].tolist()
+        samples = max(samples, 1e-9)
+        torch.div(self._buffer[:count], samples, out=gradient)
+        return Spread(squares / samples, ranks, samples)
 
     @property
     def gave_finite(self) -> bool:
