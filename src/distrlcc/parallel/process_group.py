@@ -352,11 +352,9 @@ class ProcessGroup:
         count, more = gradient.numel(), 3
         if self._buffer.numel() != count + more or self._buffer.device != gradient.device:
             self._buffer = torch.empty(count + more, device=gradient.device)
-        square = gradient.square().sum().clamp(max=_GREATEST)
+        square = min(float(gradient.square().sum()), _GREATEST)
         torch.mul(gradient, weight, out=self._buffer[:count])
-        self._buffer[count:] = torch.stack(
-            [square.new_tensor(weight), weight * square, square.new_tensor(weight > 0)]
-        )
+        self._buffer[count:] = torch.tensor([weight, weight * square, float(weight > 0)])
         self._given = self._buffer.sum(dtype=torch.float64)  # finite ones overflow no double
         with self._collective():
             self._all_reduce(self._buffer)
