@@ -39,7 +39,7 @@ import torch.distributed as dist  # noqa: TID251  (for gloo's own ring)
 from benchmarks.exchange import group_on_host, messages, on_hosts, tunnels_cpu, work
 from distrlcc.cli.output import emit_json, note
 from distrlcc.config import override
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.all_reduce import AllReduce
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.recipes.registry import recipe
@@ -61,6 +61,10 @@ def run(args: Namespace) -> int:
     config = override(recipe(args.recipe), args.assignments)
     if config.ppo is None:
         raise ConfigError("this benchmark measures PPO")
+    if args.check in {1, *args.processes}:
+        raise ConfigError(
+            f"--check {args.check}: expected 0, or a count from 2 on that is not in --processes"
+        )
     whole = replace(config.distributed, batch="per-process", straggler_share=0.0)
     config = replace(config, distributed=whole)
     rehearse(config)  # compiled here, once for all
@@ -71,11 +75,17 @@ def run(args: Namespace) -> int:
         note(f"measuring {count} hosts ...")
         ring = count != args.check
         words = config, args.updates, args.rounds, ring
-        found[count] = on_hosts(count, args.mbit, _host, *words)
+        try:
+            found[count] = on_hosts(count, args.mbit, _host, *words)
+        except GroupError as error:
+            if not found.keys() - {args.check}:
+                raise
+            note(f"{error}: left out")  # what was measured stays
+            continue
         if ring:
             _show_turns(count, found[count])
     # Fit what a message and a byte cost, and project.
-    fitted = {count: found[count] for count in counts if count != args.check}
+    fitted = {count: hosts for count, hosts in found.items() if count != args.check}
     model = _fit(fitted, args.delay_ms / 1e3, args.mbit)
     print(
         f"a message costs {model.message * 1e6:.0f} µs of CPU time and a kB {model.byte * 1e9:.2f} "
@@ -85,7 +95,7 @@ def run(args: Namespace) -> int:
     exchanges = {weights: work(config)[1], _SIZES[0]: _SUMS}
     one = float(np.median([_work(hosts) for hosts in fitted.values()]))
     rows = []
-    for count in (*counts, *_PROJECTED):
+    for count in (*found, *_PROJECTED):
         slowest = _work(found[count] if count in found else found[max(fitted)], np.max)
         exchange = sum(k * model.seconds(count, values) for values, k in exchanges.items())
         efficiency = one / (slowest + exchange)
@@ -97,7 +107,7 @@ def run(args: Namespace) -> int:
             f"{count * efficiency:,.1f} times one{'' if count in found else '  (PROJECTION)'}"
         )
     errors = dict[str, float]()
-    if args.check:
+    if args.check in found:
         hosts = found[args.check]
         measured = _work(hosts, np.max) + _exchanges(hosts)
         cost = sum(k * model.cpu(args.check, values) for values, k in exchanges.items())

@@ -42,7 +42,7 @@ _SMALL_EXCHANGES = 3
 _REPEATS = 40
 _TOKEN = "of-hosts-without-strangers"
 _NEW_NETWORK = 0x40000000
-_PATIENCE = 600.0
+_PATIENCE = 1800.0
 _PATIENT = "call=120,silence=240,absence=600,join=300,start=300"
 """Limits where many processes share few cores."""
 

@@ -133,11 +133,11 @@ def test_what_is_not_finite_in_one_ranks_local_step_is_refused_by_all() -> None:
     def run(r: int) -> None:
         reducers[r].sync_every = 3
         adam = FlatAdam(torch.nn.Linear(2, 1), reducers[r])
-        loss = adam.flat.sum() * (torch.inf if r else 1.0)
+        factor = torch.inf if r else 1.0
         for _ in range(2):
-            adam.step(loss * 1.0, 4, 0.1, None)
+            adam.step(adam.flat.sum() * factor, 4, 0.1, None)
         with pytest.raises(NotFiniteError):
-            adam.step(loss * 1.0, 4, 0.1, None)
+            adam.step(adam.flat.sum() * factor, 4, 0.1, None)
         refused.append(r)
 
     _in_threads(run)

@@ -1,11 +1,11 @@
 """Sums over ranks in as few messages as there can be, one after the other.
 
 gloo's ring sends 2 (n - 1) messages one after the other, of 1/n of the vector each. The gradients
-of small networks are bound by that number and not by their size. With P the greatest power of two
-up to n, this takes log2 P messages of the whole vector (recursive doubling), or for more bytes 2
-log2 P messages of a half, a quarter and so on, and back (recursive halving and doubling), and where
-n is no power of two two more (Rabenseifner, https://doi.org/10.1007/978-3-540-24685-5_1). Ranks
-that are neighbours exchange first, and in halving the greatest parts: those are on one machine.
+of small networks are bound by that number and not by their size. Recursive doubling takes log2 n
+messages of the whole vector. Recursive halving and doubling (Rabenseifner,
+https://doi.org/10.1007/978-3-540-24685-5_1) takes twice as many, of a half, a quarter and so on,
+and is quicker for more bytes. Either takes two more where n is no power of two. Ranks that are
+neighbours exchange first, and in halving the greatest parts: they are often on one machine.
 
 Both ways add the same numbers in the same order, ``((0 + 1) + (2 + 3)) + …``, so that all ranks get
 the same bits and the clock may choose between them.
