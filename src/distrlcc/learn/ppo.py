@@ -123,10 +123,8 @@ class PPO(Learner):
         rows = -(-len(rollout.obs) // rollout.sequence_length)
         size = config.minibatch_size * self.scale.batches
         plan = plan_minibatches(samples, size, rows, envs, rollout.first_index)
-        lr, factor = (
-            scheduled(config.lr_schedule, self._env_steps, self._adapted_lr),
-            self.scale.begin(),
-        )
+        lr, factor = self._adapted_lr, self.scale.begin()
+        lr = scheduled(config.lr_schedule, self._env_steps, lr)
         lr *= 1.0 if config.desired_kl else factor  # a rate that follows the KL needs no rule
         entropy_coeff = self._usual_entropy_coeff() + self._extra_entropy.at(self.version)
 
