@@ -7,7 +7,7 @@ import sys
 from distrlcc.cli.main import main
 
 COMMANDS = (
-    *("sim", "env", "train", "parity", "scaling", "engines", "actors", "tune", "net"),
+    *("sim", "env", "train", "parity", "scaling", "engines", "actors", "tune", "net", "box"),
     *("chaos", "cluster"),
 )
 

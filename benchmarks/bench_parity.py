@@ -147,7 +147,7 @@ def learn_rank(spec: RankSpec, job: tuple[RunConfig, int]) -> Learned:
     """Train some updates as one of the processes."""
     config, updates = job
     group = ProcessGroup(spec, identity(config))
-    share = Share.of(config.num_envs, spec.slot, spec.size, config.env.unit)
+    share = Share.of(config, spec.slot, spec.size)
     state = env_run(config, share, group)
     actions, metrics, rewards = [], [], []
     with group:

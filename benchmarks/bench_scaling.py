@@ -193,7 +193,7 @@ def _rank(place: RankSpec, job: _Job) -> Any:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[place.slot % len(cores)]})
     config, probe = job.config, _Probe()
-    share = Share.of(config.num_envs, place.slot, place.size, config.env.unit)
+    share = Share.of(config, place.slot, place.size)
     ranks, source = ProcessGroup(place, identity(config)), EnvSource(config, share)
     if job.rounds:
         own = env_run(job.own, Share(place.slot * job.own.num_envs, job.own.num_envs))

@@ -1,21 +1,26 @@
-"""What one exchange costs: measured between hosts, and a model of it for more of them.
+"""What one exchange costs between hosts made of namespaces, and a model of it for more of them.
 
-gloo adds flat vectors around a ring of n: 2 (n - 1) messages one after the other, each of 1/n of
-the vector. So the model is ``2 (n - 1) (latency + bytes / n / bandwidth)``.
+Ranks send messages one after the other, and the gradient of a small network is bound by their
+number: log2 n where n is a power of two. A message's cost is CPU time of both its ends and of their
+tunnels, its way through the link, and its bytes; the first two are the model's ``latency``.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
+import multiprocessing
+import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
@@ -23,7 +28,7 @@ from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import behind_tunnel
 from distrlcc.parallel.store import Master
-from distrlcc.processes import die_with_parent
+from distrlcc.processes import descendants, die_with_parent
 from distrlcc.runs.run_config import RunConfig
 from tests.support.namespaces import Hosts
 
@@ -36,6 +41,16 @@ _SMALL_EXCHANGES = 3
 """Sums of statistics in an update, besides the gradients'."""
 _REPEATS = 40
 _TOKEN = "of-hosts-without-strangers"
+_NEW_NETWORK = 0x40000000
+_PATIENCE = 1800.0
+_PATIENT = "call=120,silence=240,absence=600,join=300,start=300"
+"""Limits where many processes share few cores."""
+
+
+def messages(ranks: int) -> int:
+    """Return how many messages an exchange takes, one after the other."""
+    levels = ranks.bit_length() - 1
+    return levels + 2 * (ranks & (ranks - 1) > 0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,10 @@ class ExchangeModel:
 
     def seconds(self, ranks: int, size: int) -> float:
         """Return the time of one exchange of ``size`` float32 values between ``ranks``."""
-        return 2 * (ranks - 1) * (self.latency + 4 * size / ranks / self.bandwidth)
+        count, whole = messages(ranks), 4 * size / self.bandwidth
+        # Whole vectors are doubled, or where that takes less time halved.
+        halved = 2 * count * self.latency + 2 * whole
+        return min(count * (self.latency + whole), halved)
 
 
 def measure_exchange(
@@ -65,7 +83,7 @@ def measure_exchange(
         points = [
             (count, size, seconds)
             for count in hosts
-            for size, seconds in _measure(count, mbit).items()
+            for size, seconds in on_hosts(count, mbit, _exchange)[0].items()
         ]
         models.append(fit(mbit, points))
     return models
@@ -73,7 +91,7 @@ def measure_exchange(
 
 def fit(mbit: float, points: Sequence[tuple[int, int, float]]) -> ExchangeModel:
     """Fit latency and bandwidth to (ranks, values, seconds), minimising relative errors."""
-    rows = np.array([[2 * (n - 1), 2 * (n - 1) * 4 * size / n] for n, size, _ in points])
+    rows = np.array([[messages(n), messages(n) * 4 * size] for n, size, _ in points])
     seconds = np.array([s for *_, s in points])
     scaled = rows / seconds[:, None]
     solution, *_ = np.linalg.lstsq(scaled, np.ones(len(points)), rcond=None)
@@ -91,9 +109,7 @@ def project(
     ``one`` env-steps/s.
     """
     # What one process does between two exchanges, and how many there are in an update.
-    assert config.ppo is not None
-    samples = config.num_envs * config.ppo.rollout_length
-    minibatches = config.ppo.num_epochs * -(-samples // config.ppo.minibatch_size)
+    samples, minibatches = work(config)
     name = f"{model.mbit:g} Mbit/s" if model.mbit else "unshaped"
     shown(
         f"PROJECTION, {name} between hosts (one message {model.latency * 1e6:.0f} µs and "
@@ -119,46 +135,91 @@ def project(
     }
 
 
-def _measure(count: int, mbit: float) -> dict[int, float]:
-    """Return the median time of an exchange by size, s."""
+def work(config: RunConfig) -> tuple[int, int]:
+    """Return an update's samples and minibatches of one process."""
+    assert config.ppo is not None
+    samples = config.num_envs * config.ppo.rollout_length
+    return samples, config.ppo.num_epochs * -(-samples // config.ppo.minibatch_size)
+
+
+def on_hosts(count: int, mbit: float, function: Callable[..., Any], *words: Any) -> list[Any]:
+    """Call ``function(address of host 0, slot, count, *words)`` on so many hosts; return all's.
+
+    They are forks of this process, so that what it has imported and compiled costs nothing.
+
+    Raises:
+        GroupError: One did not return in time.
+    """
+    forks = multiprocessing.get_context("fork")
     with Hosts(count) as hosts:
         hosts.shape(mbit)
-        program, master = (sys.executable, "-m", "benchmarks.exchange"), hosts.address(0)
-        commands = [
-            hosts.command(slot, *program, master, str(slot), str(count)) for slot in range(count)
-        ]
-        processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for command in commands]
+        pipes, processes, found = [], [], dict[Any, Any]()
+        for slot in range(count):
+            ours, theirs = forks.Pipe(duplex=False)
+            given = (theirs, hosts.names[slot], function, hosts.address(0), slot, count, *words)
+            processes.append(forks.Process(target=_on_host, args=given))
+            processes[-1].start()
+            theirs.close()
+            pipes.append(ours)
         try:
-            output, _ = processes[0].communicate(timeout=2 * limits().start)
-            for process in processes:
-                process.wait(limits().stop)
-        except subprocess.TimeoutExpired:
-            raise GroupError(f"measuring between {count} hosts did not end") from None
+            while len(found) < count:
+                ready = wait([pipe for pipe in pipes if pipe not in found], _PATIENCE)
+                if not ready:
+                    raise GroupError(f"measuring between {count} hosts did not end")
+                found |= {pipe: pipe.recv() for pipe in ready}
+            return [found[pipe] for pipe in pipes]
+        except EOFError:
+            raise GroupError(f"measuring between {count} hosts failed") from None
         finally:
             for process in processes:
+                if len(found) == count:
+                    process.join(limits().stop)
                 process.kill()
-                process.wait()
-                if process.stdout:
-                    process.stdout.close()
-    if not output:
-        raise GroupError(f"measuring between {count} hosts failed")
-    return {int(size): seconds for size, seconds in json.loads(output).items()}
+                process.join()
 
 
-def _rank(address: str, slot: int, size: int) -> None:
-    """Exchange as one host; host 0 prints the medians."""
-    import torch
-
+def _on_host(pipe: Any, name: str, function: Callable[..., Any], *words: Any) -> None:
+    """Enter a host and send what the function returns."""
     die_with_parent(signal.SIGKILL)
+    os.environ.setdefault("DISTRLCC_LIMITS", _PATIENT)
+    namespace = os.open(f"/run/netns/{name}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _NEW_NETWORK):
+        raise OSError(ctypes.get_errno(), f"cannot enter the host {name}")
     torch.set_num_threads(1)
+    pipe.send(function(*words))
+
+
+@contextmanager
+def group_on_host(address: str, slot: int, size: int) -> Iterator[ProcessGroup]:
+    """Join the group of all hosts' processes, behind a tunnel."""
     master = Master(address, 29512, token=_TOKEN) if slot == 0 else None
-    place = RankSpec(address, 29512, slot, size, timeout_seconds=limits().start)
-    medians = {}
+    place = RankSpec(
+        *(address, 29512, slot, size),
+        timeout_seconds=_PATIENCE,
+        join_seconds=_PATIENCE,
+        elastic=False,
+    )
     with (
         behind_tunnel(place, _TOKEN, master) as behind,
         ProcessGroup(behind, {"config": ""}) as group,
     ):
         group.agree(0, ready=False)
+        yield group
+        group.sum(np.zeros(1))  # none leaves before all are done
+    if master is not None:
+        master.close()
+
+
+def tunnels_cpu() -> Callable[[], float]:
+    """Return what reads the CPU time of this process's tunnel, s."""
+    files = [Path(f"/proc/{child.pid}/schedstat") for child in descendants(os.getpid())]
+    return lambda: sum(int(file.read_text().split()[0]) for file in files) * 1e-9
+
+
+def _exchange(address: str, slot: int, size: int) -> dict[int, float]:
+    """Exchange as one host; return the median times by size, s."""
+    medians = {}
+    with group_on_host(address, slot, size) as group:
         for values in SIZES:
             vector, times = torch.zeros(values), []
             for _ in range(_REPEATS):
@@ -166,11 +227,4 @@ def _rank(address: str, slot: int, size: int) -> None:
                 group.mean_gradient(vector, 1.0)
                 times.append(perf_counter() - begin)
             medians[values] = float(np.median(times[5:]))
-    if master is not None:
-        sys.stdout.write(json.dumps(medians))
-        sys.stdout.flush()
-        master.close()
-
-
-if __name__ == "__main__":
-    _rank(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    return medians

@@ -133,6 +133,22 @@ def test_an_exchange_between_hosts() -> None:
     assert found["efficiency"] == sorted(found["efficiency"], reverse=True)
 
 
+@pytest.mark.long
+@pytest.mark.net
+def test_a_cluster_in_a_box(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if os.geteuid():
+        assert _bench("box --processes 2 --check 0") == 2
+        assert "need root" in capsys.readouterr().err
+        pytest.skip("hosts made of network namespaces need root")
+    words = "box --processes 2,3 --check 4 --updates 2 --rounds 1"
+    found = _measured(tmp_path, words, "--set", *SMALL.split())
+    assert [row["processes"] for row in found["rows"]] == [2, 3, 4, 64, 128, 1024]
+    assert all(0 < row["efficiency"] <= 1.5 for row in found["rows"])
+    assert found["errors"].keys() == {"exchanges", "update", "real", "quickest"}
+    assert found["model"]["message"] > 0
+    assert capsys.readouterr().out.count("beside gloo's ring") == 9
+
+
 def test_two_workers_deliver_what_they_act(tmp_path: Path) -> None:
     words = "actors --workers 2 --seconds 6 --set dagger.rollout_length=64"
     (row,) = _measured(tmp_path, words)["actors"]

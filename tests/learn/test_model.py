@@ -77,6 +77,7 @@ class ThreadReducer:
 
     def __init__(self, rank: int, barrier: Barrier, parts: dict[int, Any]) -> None:
         self.rank, self.barrier, self.parts = rank, barrier, parts
+        self.size, self.sync_every, self.exchanges = barrier.parties, 1, 0
 
     def _all(self, value: Any) -> list[Any]:
         self.parts[self.rank] = value
@@ -86,6 +87,7 @@ class ThreadReducer:
         return parts
 
     def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
+        self.exchanges += 1
         parts = self._all((gradient.clone(), weight))
         total = max(sum(w for _, w in parts), 1e-9)
         gradient.copy_(sum((g * (w / total) for g, w in parts), torch.zeros(())))

@@ -268,6 +268,22 @@ def _send_nan(spec: RankSpec, job: Disturbed) -> None:
     _before("parallel.decentralized", "ElasticGroup", "_learn", spoil_statistics)
 
 
+def _die_later(spec: RankSpec, job: Disturbed) -> None:
+    """Rank 1 dies in the middle of an update."""
+    update = 0
+
+    def note(group: Any, step: int) -> None:
+        nonlocal update
+        update = step
+
+    def die(*_: Any) -> None:
+        if spec.slot == 1 and update == job.update:
+            _die()
+
+    _before("parallel.process_group", "ProcessGroup", "agree", note)
+    _before("parallel.process_group", "ProcessGroup", "mean_gradient", die)
+
+
 def _be_late(spec: RankSpec, job: Disturbed) -> None:
     """Too many of rank 1's steps are late in one update, and of all ranks' in the next."""
 

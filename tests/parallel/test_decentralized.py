@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from benchmarks.bench_parity import check_parity
 from distrlcc.cli import main as cli
 from distrlcc.config import override
-from distrlcc.errors import GroupError
+from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
@@ -28,6 +29,7 @@ from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
+from distrlcc.runs.source import Share
 from tests.parallel.commands import Command, rows, saved, updates
 from tests.parallel.group_targets import Disturbed, disturbed
 from tests.runs.test_shared_training import AGENTS
@@ -310,3 +312,28 @@ def test_two_processes_learn_what_one_learns(case: str) -> None:
     parity = check_parity(config, 2)
     assert parity.holds, parity
     assert max(parity.weights, *parity.metrics.values()) < 1e-4
+
+
+def test_batches_of_each_ones_own_and_rates_follow_a_death(tmp_path: Path) -> None:
+    own = ["distributed.batch=per-process", "distributed.warm_up=2", "total_steps=1840"]
+    out = tmp_path / "run"
+    _run(out, "die_later", *own, size=3, update=5, ended=(0, 2))
+    metrics = rows(out)
+    # An update has as many steps as there are processes, until the run has all that it wants.
+    before = [0.0, *(row["steps"] for row in metrics)]
+    ranks = [(b - a) / UPDATE for a, b in pairwise(before)]
+    assert ranks == [3.0] * 5 + [2.0] * 4
+    # The rate rises in two updates to its root, and falls at once.
+    factors = [row["lr"] / 1e-3 for row in metrics]
+    assert factors == pytest.approx([2**0.5] + [3**0.5] * 4 + [2**0.5] * 4)
+    # More ranks than one tell the noise scale, which a run's end and a joiner's state have, too.
+    assert any(row.get("noise_scale", 0.0) > 0.0 for row in metrics)
+    assert "noise_scale" in saved(out)["learner"]["model"]
+
+
+def test_any_number_of_processes_trains_the_recipe_of_links_with_many_agents() -> None:
+    config = override(recipe("one"), ["distributed.batch=per-process"])
+    for slot in (0, 31, 40):
+        assert Share.of(config, slot, 32) == Share(500 * slot, 500)
+    with pytest.raises(ConfigError, match=r"set distributed\.batch=per-process, and each has as"):
+        Share.of(recipe("one"), 0, 32)

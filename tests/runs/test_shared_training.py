@@ -1,5 +1,6 @@
 """Training with several agents on a link: resumes, shares of processes, scores, what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,14 @@ def test_a_resume_is_bit_identical(network: str) -> None:
 
 
 def test_processes_share_whole_links() -> None:
-    shares = [Share.of(40, slot, 3, 4) for slot in range(4)]
+    config = override(recipe("quickstart"), AGENTS)
+    shares = [Share.of(replace(config, num_envs=40), slot, 3) for slot in range(4)]
     assert [(s.first, s.count) for s in shares] == [(0, 12), (12, 12), (24, 16), (40, 12)]
     with pytest.raises(ConfigError, match="at least 4, one link's agents, for each of 3"):
-        Share.of(8, 0, 3, 4)
+        Share.of(replace(config, num_envs=8), 0, 3)
     # One link is enough to see that a configuration fits.
-    config = override(recipe("quickstart"), AGENTS)
     rehearse(config)
-    rehearse(config, Share.of(config.num_envs, 0, 2, config.env.unit).first)
+    rehearse(config, Share.of(config, 0, 2).first)
 
 
 def test_held_out_scores_are_of_links() -> None:

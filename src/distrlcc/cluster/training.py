@@ -71,7 +71,7 @@ def train_ranks_on_ray(
         DistrlccError: What does not fit, found before anything is written, or what ended the run.
     """
     # Find what does not fit before anything is written; then reserve room and begin the directory.
-    rehearse(config, Share.of(config.num_envs, 0, processes, config.env.unit).first)
+    rehearse(config, Share.of(config, 0, processes).first)
     gpus = config.resources.learner_gpus > 0
     elastic, run_id = group.elastic and not gpus, uuid.uuid4().hex
     with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:

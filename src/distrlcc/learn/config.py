@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,8 @@ LEARNERS: Registry[Any] = Registry("learner", {}, having(_LEARNER, made=False))
 """Users' learners alone: classes like `distrlcc.learn.ppo.PPO`, and made with the same arguments.
 Ours are chosen by their sections."""
 
+LRRule = Literal["sqrt", "linear", "none"]
+"""See `distrlcc.learn.scaling.Scale`."""
 Schedule = tuple[tuple[int, float], ...]
 """Points ``(environment step, value)`` in order: linear between them, constant outside."""
 
@@ -91,7 +93,7 @@ class PPOConfig:
     kl_target: float = 0.01
     """KL aimed at: the weight grows by half above twice this, and halves below half of it."""
     minibatch_size: int = 4096
-    """Samples in a minibatch, over all ranks."""
+    """Samples in a minibatch, over all ranks; or in each one's part, see distributed.batch."""
     num_epochs: int = 3
     """Passes over a rollout."""
     shuffle_batch_per_epoch: bool = True
@@ -155,7 +157,7 @@ class FitConfig:
     grad_clip: float | None = 1.0
     """Largest norm of the gradient; 0 and none do not clip."""
     minibatch_size: int = 4096
-    """Samples in a minibatch, over all ranks."""
+    """Samples in a minibatch, over all ranks; or in each one's part, see distributed.batch."""
     sequence_length: int = 16
     """Steps in a row that are drawn together, through which a recurrent layer's gradient flows."""
     normalize_observations: bool = True
@@ -180,7 +182,7 @@ class DaggerConfig(FitConfig):
     expert_rounds: int = 1
     """Rounds in which the expert acts."""
     capacity: int = 500_000
-    """Samples kept, over all ranks; when there are more the oldest go."""
+    """Samples kept, over all ranks (see distributed.batch); when there are more the oldest go."""
     rollout_length: int = 128
     """Steps of each environment in a round."""
 

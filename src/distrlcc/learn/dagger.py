@@ -115,7 +115,7 @@ class Dagger(Learner):
         # Label the rollout and take it into the data.
         if self._dataset is None:
             length = rollout.sequence_length
-            capacity = max(1, int(config.capacity // (length * envs)))
+            capacity = max(1, int(config.capacity * self.scale.batches // (length * envs)))
             self._dataset = LabelledSteps(self.spec, capacity, rollout.count, length)
         data = self._dataset
         if self._added != self.version:  # else an update that failed is done again
@@ -126,10 +126,11 @@ class Dagger(Learner):
         total = float(self.reducer.sum(np.array([float(data.samples)]))[0])
         # Ranks hold different numbers of rows once one was cut short: plan for the mean.
         rows = int(total / (envs * rollout.sequence_length))
-        plan = plan_minibatches(total, config.minibatch_size, rows, envs, rollout.first_index)
+        size = config.minibatch_size * self.scale.batches
+        plan = plan_minibatches(total, size, rows, envs, rollout.first_index)
         plan = replace(plan, rows=data.rows)
         # Passes over all data, until one gains too little.
-        lr = scheduled(config.lr_schedule, self._env_steps, config.lr)
+        lr = scheduled(config.lr_schedule, self._env_steps, config.lr) * self.scale.begin()
         before, epochs = math.inf, 0
         while epochs < config.num_epochs:
             loss, accuracy = self._epoch(data, plan, epochs, lr)
@@ -168,6 +169,7 @@ class Dagger(Learner):
             samples = part.samples
             self.optimizer.step(loss - part.mean(spread), samples, lr, self.config.grad_clip)
             sums += torch.stack([loss.detach().cpu(), accuracy.cpu(), torch.ones(())]) * samples
+        self.optimizer.average()
         loss_sum, accuracy_sum, count = self.reducer.sum(sums.double().numpy()).tolist()
         return loss_sum / max(count, 1.0), accuracy_sum / max(count, 1.0)
 

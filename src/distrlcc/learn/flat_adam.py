@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from distrlcc.learn.learner import NotFiniteError, Reducer
+from distrlcc.learn.scaling import NoiseScale
+
+_LEAST_WEIGHT = 1e-3
 
 
 def _plain(method: Callable[..., Any]) -> Any:
@@ -45,6 +49,9 @@ class FlatAdam:
         pieces = self._gradient.split([p.numel() for p in parameters])
         for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
+        self.noise = NoiseScale()
+        self._steps, self._samples = 0, 0.0
+        """Of this rank alone, since the last average."""
         self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
 
     def step(
@@ -55,21 +62,57 @@ class FlatAdam:
         ``loss`` is the mean over this rank's ``weight`` samples, None if it has none; ``grad_clip``
         is the largest norm of the gradient, 0 and None do not clip.
 
+        With the reducer's ``sync_every`` it is this rank's own step (local SGD,
+        https://arxiv.org/abs/1805.09767), and so many are averaged.
+
         Raises:
-            NotFiniteError: The ranks' mean gradient is not finite; nothing was changed.
+            NotFiniteError: The ranks' mean is not finite.
         """
         self._gradient.zero_()
         if loss is not None:
             loss.backward()
-        self._reducer.mean_gradient(self._gradient, weight)
+        alone = self._alone
+        spread = None if alone else self._reducer.mean_gradient(self._gradient, weight)
         norm: Tensor = torch.linalg.vector_norm(self._gradient)
-        if not math.isfinite(norm):
+        if not (alone or math.isfinite(norm)):
             raise NotFiniteError("the mean gradient is not finite")
+        if spread is not None:
+            self.noise.add(spread, float(norm) ** 2)
         if grad_clip:
             self._gradient.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0))
         self._optimizer.param_groups[0]["lr"] = lr
         self._optimizer.step()
+        if alone:
+            self._steps, self._samples = self._steps + 1, self._samples + weight
+            if self._steps >= self._reducer.sync_every:
+                self.average()
         return norm
+
+    @property
+    def _alone(self) -> bool:
+        return self._reducer.sync_every > 1 and self._reducer.size > 1
+
+    def average(self) -> None:
+        """Average what ranks have learned by themselves, if anything, weighted by their samples.
+
+        So the moments of Adam stay the same on all ranks, too. Ranks call it at once, at the latest
+        at the end of an update.
+
+        Raises:
+            NotFiniteError: The mean is not finite, which all ranks see.
+        """
+        if not self._steps:
+            return
+        adam = self._optimizer.state[self.flat]
+        held = [self.flat.data, adam["exp_avg"], adam["exp_avg_sq"]]
+        mean = torch.cat(held)
+        # Where no rank had a sample all are the same.
+        self._reducer.mean_gradient(mean, max(self._samples, _LEAST_WEIGHT))
+        if not math.isfinite(torch.linalg.vector_norm(mean)):
+            raise NotFiniteError("the mean of the weights is not finite")
+        for vector, part in zip(held, mean.chunk(len(held)), strict=True):
+            vector.copy_(part)
+        self._steps, self._samples = 0, 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the parameters and Adam's moments."""
@@ -80,11 +123,13 @@ class FlatAdam:
             "adam_step": float(adam.get("step", 0.0)),
             "adam_mean": adam.get("exp_avg", zeros).clone(),
             "adam_square": adam.get("exp_avg_sq", zeros).clone(),
+            **({"noise_scale": asdict(self.noise)} if self.noise.samples else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        device = self.flat.device
+        device, self._steps, self._samples = self.flat.device, 0, 0.0
+        self.noise = NoiseScale(**state.get("noise_scale", {}))
         with torch.no_grad():
             self.flat.copy_(torch.as_tensor(state["parameters"]))
         self._optimizer.state[self.flat] = {

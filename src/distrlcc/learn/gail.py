@@ -182,7 +182,8 @@ class Gail(PPO):
         config, rows = self._gail, len(rollout.obs)
         counts = np.array([rollout.samples, rollout.count], np.float64)
         samples, envs = self.reducer.sum(counts).tolist()
-        plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
+        size, lr = config.minibatch_size * self.scale.batches, config.lr * self.scale.factor
+        plan = plan_minibatches(samples, size, rows, envs, rollout.first_index)
         sums, draws = torch.zeros(len(_METRICS) + 1, dtype=torch.float64), 0
         for epoch in range(config.num_epochs):
             key = np.uint64(bits(self._deal_key, version, epoch))
@@ -191,13 +192,14 @@ class Gail(PPO):
                 draw = np.uint64(bits(self._draw_key, version, draws))
                 draws += 1
                 if not len(chosen):  # this rank's rollout was cut short of what the others have
-                    self._discriminator_adam.step(None, 0, config.lr, 0.0)
+                    self._discriminator_adam.step(None, 0, lr, 0.0)
                     continue
                 policy = features[chosen.to(self.device)]
                 expert = self._expert.draw(draw, rollout.first_index, len(chosen))
                 loss, metrics = self._judge(expert.to(self.device), policy, draw)
-                self._discriminator_adam.step(loss, len(chosen), config.lr, 0.0)
+                self._discriminator_adam.step(loss, len(chosen), lr, 0.0)
                 sums += metrics.cpu() * len(chosen)
+        self._discriminator_adam.average()
         return self.means(_METRICS, sums)
 
     def _judge(self, expert: Tensor, policy: Tensor, draw: np.uint64) -> tuple[Tensor, Tensor]:

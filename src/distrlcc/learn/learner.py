@@ -11,11 +11,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far ranks' gradients of one minibatch are apart."""
+
+    square: float
+    """Weighted mean of the squares of their norms."""
+    ranks: float
+    """Ranks with samples."""
+    samples: float
+    """Samples of all ranks."""
+
+
 class Reducer(Protocol):
     """Collective operations: every rank calls the same ones in the same order."""
 
-    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+    @property
+    def size(self) -> int:
+        """Ranks that learn together."""
+        return 1
+
+    @property
+    def sync_every(self) -> int:
+        """Steps that each rank takes by itself between two averages; 1: each is of all ranks."""
+        return 1
+
+    def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
         """Replace the flat gradient ``[P]`` by the ranks' weighted mean, in place.
+
+        Return how far they are apart, if there are several.
 
         Args:
             gradient: This rank's mean gradient over its part of the minibatch.
@@ -30,12 +54,12 @@ class Reducer(Protocol):
         """
 
 
-class LocalReducer:
+class LocalReducer(Reducer):
     """The reducer of one process, which may be told to stop before each minibatch."""
 
     interrupted: Callable[[], bool] = staticmethod(lambda: False)
 
-    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+    def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
         """Leave the gradient as it is.
 
         Raises:
@@ -43,6 +67,7 @@ class LocalReducer:
         """
         if self.interrupted():
             raise InterruptedUpdateError
+        return None
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values as they are; see `Reducer`."""

@@ -18,6 +18,7 @@ from distrlcc.learn.config import DaggerConfig, ImitationConfig, PPOConfig
 from distrlcc.learn.flat_adam import FlatAdam
 from distrlcc.learn.learner import LocalReducer, Reducer, Weights
 from distrlcc.learn.minibatches import Batch
+from distrlcc.learn.scaling import Scale
 from distrlcc.policy.network import Categorical, Gaussian, build_network
 from distrlcc.policy.normalizer import Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
@@ -70,11 +71,17 @@ class Learner(ABC):
         self.network = build_network(spec, seed).to(self.device)
         self.normalizer = Normalizer(spec.observation_size)
         self.reducer = reducer or LocalReducer()
+        self.scale = Scale(self.reducer)
+        """How batches and rates follow the number of ranks."""
         weight_decay = 0.0 if isinstance(config, PPOConfig) else config.l2
         trained = nn.ModuleList([self.network, *beside]).to(self.device)
         self.optimizer = FlatAdam(trained, self.reducer, weight_decay)
         self._minibatch_key = stream_key(seed, "minibatches")
         self._env_steps = 0
+
+    def advice(self) -> str:
+        """Say how many processes would pay; empty while one alone has learned."""
+        return self.optimizer.noise.advice(self.config.minibatch_size)
 
     @abstractmethod
     def update(self, batch: Any) -> dict[str, float]:
@@ -166,7 +173,7 @@ class Learner(ABC):
             **self.optimizer.state_dict(),
             "normalizer": self.normalizer.state_dict(),
         }
-        return {"model": model, "env_steps": self._env_steps}
+        return {"model": model, "env_steps": self._env_steps, "scaled_to": self.scale.ranks}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a bit-identical resume needs: nested dicts of arrays and scalars."""
@@ -178,6 +185,7 @@ class Learner(ABC):
         self.optimizer.load_state_dict(state["model"])
         self.normalizer.load_state_dict(state["model"]["normalizer"])
         self._env_steps = int(state.get("env_steps", 0))
+        self.scale.ranks = float(state.get("scaled_to", 1.0))
 
     def undo_update(self, before: dict[str, Any]) -> None:
         """Leave no trace of a broken update; ``before`` is :meth:`shared_state` before it."""

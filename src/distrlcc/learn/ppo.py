@@ -121,8 +121,11 @@ class PPO(Learner):
 
         # How samples are divided into minibatches, and the weights of this update.
         rows = -(-len(rollout.obs) // rollout.sequence_length)
-        plan = plan_minibatches(samples, config.minibatch_size, rows, envs, rollout.first_index)
-        lr = scheduled(config.lr_schedule, self._env_steps, self._adapted_lr)
+        size = config.minibatch_size * self.scale.batches
+        plan = plan_minibatches(samples, size, rows, envs, rollout.first_index)
+        lr, factor = self._adapted_lr, self.scale.begin()
+        lr = scheduled(config.lr_schedule, self._env_steps, lr)
+        lr *= 1.0 if config.desired_kl else factor  # a rate that follows the KL needs no rule
         entropy_coeff = self._usual_entropy_coeff() + self._extra_entropy.at(self.version)
 
         # Passes over the rollout, one step of Adam a minibatch.
@@ -158,6 +161,8 @@ class PPO(Learner):
                         break
                     lr = self._adapt_lr(kl, lr) if seen else lr
                 norm = self.optimizer.step(loss, own, lr, config.grad_clip)
+
+        self.optimizer.average()
 
         # What the next update starts from, and what this one was like.
         self.absorb(agreed[len(sums) :])

@@ -24,6 +24,7 @@ import numpy as np
 from distrlcc.errors import LEFT_OUT, GroupError, reading
 from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
+from distrlcc.learn.model import Learner
 from distrlcc.learn.rollout import Rollout
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup, Quorum, RunEndedError
 from distrlcc.runs.checkpoint import checksum, pack, unpack
@@ -280,6 +281,8 @@ class ElasticGroup:
                     agreed.events.append(f"refused: {late(share, str(member))}")
         if learned:
             agreed.metrics |= metrics
+            if isinstance(state.learner, Learner):  # a user's may be anything
+                agreed.metrics |= state.learner.optimizer.noise.metrics()
         else:
             state.learner.undo_update(safe["learner"])
             agreed.learned = False

@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
-from distrlcc.learn.learner import checked
+from distrlcc.learn.learner import Spread, checked
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
+from distrlcc.parallel.all_reduce import AllReduce
 from distrlcc.parallel.gate import Gate, TunnelStore
 from distrlcc.parallel.interface import (
     LOOPBACK,
@@ -56,6 +57,8 @@ from distrlcc.parallel.store import (
 )
 from distrlcc.processes import let_threads_preempt
 
+_GREATEST = 1e30
+"""Square of a norm; a gradient with a greater one may still be finite."""
 _FAILURES = 5
 """Groups that may fail to form one after the other."""
 
@@ -107,12 +110,18 @@ class ProcessGroup:
         self._broken, self._builds, self._rounds = False, 0, 0
         self._group, self._asked, self.epoch = "", 0.0, 0
         self._gate: Gate | None = None
+        self._all_reduce: Callable[[Tensor], Any] = dist.all_reduce
         self._buffer = self._given = torch.zeros(0)
 
     @property
     def size(self) -> int:
         """Members of the last quorum."""
         return len(self.members)
+
+    @property
+    def sync_every(self) -> int:
+        """See `distrlcc.learn.learner.Reducer`."""
+        return self.spec.sync_every
 
     @property
     def leads(self) -> bool:
@@ -263,7 +272,9 @@ class ProcessGroup:
         )
         if not cuda:
             found = dist.distributed_c10d._get_default_group()._get_backend(self.device)
-            getattr(found, "wrapped_pg", found)._set_default_timeout(limit)
+            gloo = getattr(found, "wrapped_pg", found)
+            gloo._set_default_timeout(limit)
+            self._all_reduce = AllReduce(gloo, self.rank, size)
 
     # Notes in the master's store, for launchers and for the next rank 0
 
@@ -297,6 +308,7 @@ class ProcessGroup:
         return otherwise
 
     def _tear_down(self) -> None:
+        self._all_reduce = dist.all_reduce  # else the group's connections would stay open
         if dist.is_initialized():
             dist.destroy_process_group()
         if self._gate is not None:
@@ -334,23 +346,27 @@ class ProcessGroup:
         tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
         self._given = tensor.sum()
         with self._collective():
-            dist.all_reduce(tensor)
+            self._all_reduce(tensor.view(-1))
             total = tensor.cpu().numpy()
         return checked(total)
 
-    def mean_gradient(self, gradient: Tensor, weight: float) -> None:
+    def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
         """Replace the flat gradient ``[P]`` by the members' weighted mean, in one exchange."""
         if self.size == 1:
-            return
-        count = gradient.numel()
-        if self._buffer.numel() != count + 1 or self._buffer.device != gradient.device:
-            self._buffer = torch.empty(count + 1, device=gradient.device)
+            return None
+        count, more = gradient.numel(), 3
+        if self._buffer.numel() != count + more or self._buffer.device != gradient.device:
+            self._buffer = torch.empty(count + more, device=gradient.device)
+        square = min(float(gradient.square().sum()), _GREATEST)
         torch.mul(gradient, weight, out=self._buffer[:count])
-        self._buffer[count] = weight
+        self._buffer[count:] = torch.tensor([weight, weight * square, float(weight > 0)])
         self._given = self._buffer.sum(dtype=torch.float64)  # finite ones overflow no double
         with self._collective():
-            dist.all_reduce(self._buffer)
-        torch.div(self._buffer[:count], self._buffer[count].clamp(min=1e-9), out=gradient)
+            self._all_reduce(self._buffer)
+        samples, squares, ranks = self._buffer[count:].tolist()
+        samples = max(samples, 1e-9)
+        torch.div(self._buffer[:count], samples, out=gradient)
+        return Spread(squares / samples, ranks, samples)
 
     @property
     def gave_finite(self) -> bool:

@@ -29,5 +29,7 @@ class RankSpec:
     """How long to wait for the master and for the others, s."""
     timeout_seconds: float = 8.0
     """Time limit of a collective, s."""
+    sync_every: int = 1
+    """Steps that each learner takes by itself between two averages."""
     gate: str = ""
     """Name of this machine's tunnel; empty where the whole run is on this machine."""

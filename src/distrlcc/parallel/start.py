@@ -194,7 +194,7 @@ def train_rank(
         data = StoredData(Path(config.data))
         state = imitation_run(config, data, spec.slot, spec.size, ranks)
     else:
-        share = Share.of(config.num_envs, spec.slot, spec.size, config.env.unit)
+        share = Share.of(config, spec.slot, spec.size)
         state = env_run(config, share, ranks, spec.device)
     if job.resume and spec.slot == 0:
         with job.directory(job.run) as run:
@@ -259,7 +259,7 @@ def start_node(
     for spec in specs:
         checked_device(spec.device)
     if isinstance(config, RunConfig):
-        share = Share.of(config.num_envs, first, size, config.env.unit)
+        share = Share.of(config, first, size)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
     with node_job(config, options, node.index) as job:
@@ -284,6 +284,7 @@ def rank_spec(
         interface=group.interface,
         join_seconds=group.join_seconds,
         timeout_seconds=config.distributed.timeout_s,
+        sync_every=config.distributed.sync_every,
         elastic=group.elastic,
     )
 

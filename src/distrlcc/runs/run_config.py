@@ -16,6 +16,7 @@ from distrlcc.learn.config import (
     DaggerConfig,
     GailConfig,
     ImitationConfig,
+    LRRule,
     PPOConfig,
 )
 from distrlcc.policy.spec import NETWORKS
@@ -77,6 +78,19 @@ class HeldOutConfig:
 class DistributedConfig:
     """How several processes train together; of no matter to one."""
 
+    batch: Literal["shared", "per-process"] = "shared"
+    """shared: num_envs, minibatches and DAgger's capacity count for all processes together, and any
+    number of them learns the same. per-process: they are each process's own, so that with more of
+    them an update has more to learn from."""
+    lr_rule: LRRule = "sqrt"
+    """How the learning rate follows the number of processes where batches are each one's own: its
+    square root (Adam's rule), ``linear`` (SGD's) or ``none``. A rate that desired_kl sets does
+    not."""
+    warm_up: int = 10
+    """Updates in which the rate rises so; again when processes join."""
+    sync_every: int = 1
+    """Minibatches that each process learns from by itself before weights and Adam's moments are
+    averaged (local SGD), for slow links; 1: gradients are averaged in each."""
     straggler_share: float = 0.6
     """Share of the other processes whose finished rollouts cut this one's short; 0: never."""
     straggler_minimum: float = 0.25
@@ -91,7 +105,7 @@ class DistributedConfig:
     def __post_init__(self) -> None:
         check_fields(self, "straggler_share straggler_minimum", 0, 1)
         check_fields(self, "straggler_grace", 0)
-        check_fields(self, "sync_check_every", 1)
+        check_fields(self, "warm_up sync_every sync_check_every", 1)
         check_fields(self, "timeout_s", 0.5, 3600)
 
 

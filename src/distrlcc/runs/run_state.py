@@ -23,6 +23,7 @@ from distrlcc.learn.gail import Gail
 from distrlcc.learn.learner import Reducer, Weights
 from distrlcc.learn.model import Learner, limit_threads
 from distrlcc.learn.ppo import PPO
+from distrlcc.learn.scaling import Scale
 from distrlcc.plugins import short
 from distrlcc.policy.policy_file import Acting, PolicyFile, find_policy, load_policy
 from distrlcc.policy.spec import PolicySpec
@@ -55,6 +56,9 @@ def build_learner(
     else:
         assert config.dagger is not None
         learner = Dagger(config.dagger, spec, config.seed, reducer, device)
+    together = config.distributed
+    own = together.batch == "per-process"
+    learner.scale = Scale(learner.reducer, own=own, rule=together.lr_rule, warm_up=together.warm_up)
     if config.start_from:
         learner.load_weights(_starting_weights(config.start_from, spec))
     return learner
@@ -239,15 +243,19 @@ class RunState:
         return PolicyFile(self.spec, weights.arrays, counters.best_acting, notes)
 
     def summary(self) -> str:
-        """Return a line about the best policy."""
+        """Return a line about the best policy, and one about the processes that pay if known."""
         counters, unit = self.counters, self.config.unit
         if self.best is None:
-            return "held-out links: not scored yet"
-        return (
-            f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
-            f"{counters.best_queueing_delay:.3f} RTT (best at {unit} {counters.best_update} of "
-            f"{counters.update})"
-        )
+            line = "held-out links: not scored yet"
+        else:
+            line = (
+                f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
+                f"{counters.best_queueing_delay:.3f} RTT (best at {unit} {counters.best_update} of "
+                f"{counters.update})"
+            )
+        if isinstance(self.config, RunConfig) and isinstance(self.learner, Learner):
+            line = "\n".join(filter(None, [line, self.learner.advice()]))
+        return line
 
     def shared_state(self) -> dict[str, Any]:
         """Return what is the same on all ranks: all but the source and DAgger's data."""

@@ -70,16 +70,20 @@ class Share:
     count: int
 
     @classmethod
-    def of(cls, num_envs: int, slot: int, size: int, agents: int = 1) -> Share:
-        """Return a slot's share, whole links of ``agents``; late joiners (``size`` on) add theirs.
+    def of(cls, config: RunConfig, slot: int, size: int) -> Share:
+        """Return a slot's share, whole links; late joiners (``size`` on) add theirs.
 
         Raises ConfigError where there is not one environment for each.
         """
+        num_envs, agents = config.num_envs, config.env.unit
+        if config.distributed.batch == "per-process":
+            return cls(slot * num_envs, num_envs)
         links = num_envs // agents
         if links < size:
             least = "one" if agents == 1 else f"{agents}, one link's agents,"
             raise ConfigError(
-                f"num_envs is {num_envs}: expected at least {least} for each of {size}"
+                f"num_envs is {num_envs}: expected at least {least} for each of {size}; or set "
+                "distributed.batch=per-process, and each has as many"
             )
         if slot >= size:
             count = links // size

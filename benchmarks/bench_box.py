@@ -1,0 +1,277 @@
+"""A cluster in a box: what training on many machines would take, measured on few cores.
+
+python -m benchmarks box --processes 2,4,8,16 --check 32
+python -m benchmarks box one --processes 2,4 --check 0 --mbit 100 --delay-ms 10
+
+Each process is a host of its own, with a tunnel, behind a link of --mbit. Its CPU time is what a
+core of its own would take. Its exchanges are real, and cost CPU time at both ends: a message and a
+byte cost what fits best at the counts of --processes. So an update takes the slowest process's CPU
+time, and for each message of an exchange that cost, --delay-ms and the bytes' time in the link. The
+error is shown at a count that was not fitted, and of real time at two processes on two cores.
+
+It says nothing of quorums among many, of processes that fail, of a network that others use, or of
+caches and memory that cores share. --delay-ms is added and not measured. Needs root.
+
+Flags:
+    recipe? RECIPE =quickstart
+    --processes N,… {2..64} =2,4,8,16  counts to measure and to fit
+    --check N {0..64} =32  a count that is measured and not fitted; 0: none
+    --mbit RATE {1.0..100000} =1000.0  link of each host, Mbit/s
+    --delay-ms MS {0.0..1000} =0.1  one way between hosts, added to each message
+    --updates U {2..1000} =5  updates of each process, the first of which is not counted
+    --rounds R {1..1000} =6  turns of the exchange beside gloo's ring
+    $JSON
+    --set/assignments* KEY=VALUE  change a key of the recipe
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist  # noqa: TID251  (for gloo's own ring)
+
+from benchmarks.exchange import group_on_host, messages, on_hosts, tunnels_cpu, work
+from distrlcc.cli.output import emit_json, note
+from distrlcc.config import override
+from distrlcc.errors import ConfigError, GroupError
+from distrlcc.parallel.all_reduce import AllReduce
+from distrlcc.parallel.process_group import ProcessGroup
+from distrlcc.recipes.registry import recipe
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_state import env_run, rehearse
+from distrlcc.runs.source import Share
+
+_SIZES = 64, 6_000, 37_000
+"""float32 values of a vector: statistics, a small network's gradient, a greater one's."""
+_BLOCK = 4
+"""Exchanges in a turn."""
+_SUMS = 2
+"""Of statistics in an update."""
+_PROJECTED = 64, 128, 1024
+
+
+def run(args: Namespace) -> int:
+    """Measure, fit, and print."""
+    config = override(recipe(args.recipe), args.assignments)
+    if config.ppo is None:
+        raise ConfigError("this benchmark measures PPO")
+    if args.check in {1, *args.processes}:
+        raise ConfigError(
+            f"--check {args.check}: expected 0, or a count from 2 on that is not in --processes"
+        )
+    whole = replace(config.distributed, batch="per-process", straggler_share=0.0)
+    config = replace(config, distributed=whole)
+    rehearse(config)  # compiled here, once for all
+    # Measure; the hosts of one count all work at once.
+    counts = sorted({*args.processes, *([args.check] if args.check else [])})
+    found = dict[int, list[Any]]()
+    for count in counts:
+        note(f"measuring {count} hosts ...")
+        ring = count != args.check
+        words = config, args.updates, args.rounds, ring
+        try:
+            found[count] = on_hosts(count, args.mbit, _host, *words)
+        except GroupError as error:
+            if not found.keys() - {args.check}:
+                raise
+            note(f"{error}: left out")  # what was measured stays
+            continue
+        if ring:
+            _show_turns(count, found[count])
+    # Fit what a message and a byte cost, and project.
+    fitted = {count: hosts for count, hosts in found.items() if count != args.check}
+    model = _fit(fitted, args.delay_ms / 1e3, args.mbit)
+    print(
+        f"a message costs {model.message * 1e6:.0f} µs of CPU time and a kB {model.byte * 1e9:.2f} "
+        f"µs (fitted at {', '.join(map(str, fitted))}, within {model.error:.0%})"
+    )
+    weights = env_run(config, Share(0, config.env.unit)).learner.optimizer.flat.numel()
+    exchanges = {weights: work(config)[1], _SIZES[0]: _SUMS}
+    one = float(np.median([_work(hosts) for hosts in fitted.values()]))
+    rows = []
+    for count in (*found, *_PROJECTED):
+        slowest = _work(found[count] if count in found else found[max(fitted)], np.max)
+        exchange = sum(k * model.seconds(count, values) for values, k in exchanges.items())
+        efficiency = one / (slowest + exchange)
+        rows.append({"processes": count, "work": slowest, "exchange": exchange})
+        rows[-1]["efficiency"] = efficiency
+        print(
+            f"{count:>5} processes: {slowest * 1e3:.0f} ms of the slowest's work, "
+            f"{exchange * 1e3:.1f} ms of exchanges: {efficiency:.2f} of perfect, "
+            f"{count * efficiency:,.1f} times one{'' if count in found else '  (PROJECTION)'}"
+        )
+    errors = dict[str, float]()
+    if args.check in found:
+        hosts = found[args.check]
+        measured = _work(hosts, np.max) + _exchanges(hosts)
+        cost = sum(k * model.cpu(args.check, values) for values, k in exchanges.items())
+        predicted = _work(fitted[max(fitted)], np.max) + cost
+        errors["exchanges"] = cost / _exchanges(hosts) - 1.0
+        errors["update"] = predicted / measured - 1.0
+        print(
+            f"at {args.check}, not fitted: exchanges' CPU time {errors['exchanges']:+.0%}, an "
+            f"update's {errors['update']:+.0%}"
+        )
+    if 2 in found:
+        real = [max(times) for times in zip(*_column(found[2], 0), strict=True)]
+        cost = sum(k * model.cpu(2, values) for values, k in exchanges.items())
+        errors["real"] = (_work(found[2], np.max) + cost) / float(np.median(real)) - 1.0
+        errors["quickest"] = (_work(found[2], np.max) + cost) / min(real) - 1.0
+        print(
+            f"at 2, real time of an update: {errors['real']:+.0%}, of the quickest "
+            f"{errors['quickest']:+.0%} (both cores must be idle)"
+        )
+    emit_json(args.json, {"model": asdict(model), "rows": rows, "errors": errors})
+    return 0
+
+
+def _host(
+    address: str, slot: int, size: int, config: RunConfig, updates: int, rounds: int, ring: bool
+) -> dict[str, Any]:
+    """Return what one host measured: exchanges in turns, then updates."""
+    with group_on_host(address, slot, size) as group:
+        tunnel = tunnels_cpu()
+        ours = group._all_reduce
+        assert isinstance(ours, AllReduce)
+        ways: dict[str, Callable[[torch.Tensor], Any]] = {"ours": ours}
+        if ring:
+            ways["ring"] = dist.all_reduce
+        turns = {values: _in_turns(group, values, ways, tunnel, rounds) for values in _SIZES}
+        return {
+            "turns": turns,
+            "halved_from": ours.halved_from,
+            "updates": _updates(group, config, updates, tunnel),
+        }
+
+
+def _in_turns(
+    group: ProcessGroup, values: int, ways: Any, tunnel: Callable[[], float], rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Return each way's real and CPU time of an exchange in each round, s."""
+    vector, found = torch.zeros(values), {name: list[tuple[float, float]]() for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            group.sum(np.zeros(1))
+            begin, cpu = time.perf_counter(), time.process_time() + tunnel()
+            for _ in range(_BLOCK):
+                way(vector)
+            spent = time.process_time() + tunnel() - cpu
+            found[name].append(((time.perf_counter() - begin) / _BLOCK, spent / _BLOCK))
+    return found
+
+
+def _updates(
+    group: ProcessGroup, config: RunConfig, updates: int, tunnel: Callable[[], float]
+) -> list[tuple[float, float, float]]:
+    """Return of each update but the first: real time, CPU time of work, and of exchanges, s."""
+    exchange, spent = group._all_reduce, 0.0
+
+    def timed(vector: torch.Tensor) -> None:
+        nonlocal spent
+        begin = time.process_time()
+        exchange(vector)
+        spent += time.process_time() - begin
+
+    group._all_reduce = timed
+    rank = group.members[group.rank].slot
+    state, found = env_run(config, Share.of(config, rank, group.size), group), []
+    for update in range(updates):
+        group.agree(update, ready=True)
+        begin, cpu, away, spent = time.perf_counter(), time.process_time(), tunnel(), 0.0
+        rollout, _ = state.source.next(state.learner.weights(), None) or (None, None)
+        state.learner.update(rollout)
+        here = time.process_time() - cpu - spent
+        found.append((time.perf_counter() - begin, here, spent + tunnel() - away))
+    group._all_reduce = exchange
+    return found[1:]
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What an exchange costs."""
+
+    message: float
+    """CPU time of both ends of a message, s."""
+    byte: float
+    """CPU time of a byte, s."""
+    error: float
+    """Greatest relative error of these two at what was fitted."""
+    delay: float
+    per_byte: float
+    """Time of a message, and of a byte, in the link, s."""
+    halved_from: int
+    """Bytes of a vector from which on it is halved."""
+
+    def parts(self, ranks: int, values: int) -> tuple[int, int]:
+        """Return the messages of an exchange, one after the other, and all bytes of these."""
+        return _parts(ranks, values, self.halved_from)
+
+    def cpu(self, ranks: int, values: int) -> float:
+        """Return the CPU time of an exchange, s."""
+        count, size = self.parts(ranks, values)
+        return count * self.message + size * self.byte
+
+    def seconds(self, ranks: int, values: int) -> float:
+        """Return the time of an exchange between machines, s."""
+        count, size = self.parts(ranks, values)
+        return self.cpu(ranks, values) + count * self.delay + size * self.per_byte
+
+
+def _parts(ranks: int, values: int, halved_from: int) -> tuple[int, int]:
+    count, size = messages(ranks), 4 * values
+    return (2 * count, 2 * size) if size >= halved_from else (count, count * size)
+
+
+def _fit(found: dict[int, list[Any]], delay: float, mbit: float) -> _Model:
+    """Fit the CPU time of exchanges, minimising relative errors."""
+    rows, times = [], []
+    for ranks, hosts in found.items():
+        for values in _SIZES:
+            rows.append(_parts(ranks, values, hosts[0]["halved_from"]))
+            times.append(_cpu(hosts, values, "ours"))
+    scaled = np.array(rows, float) / np.array(times)[:, None]
+    solution, *_ = np.linalg.lstsq(scaled, np.ones(len(times)), rcond=None)
+    message, byte = np.maximum(solution, (1e-7, 1e-13)).tolist()
+    error = float(np.abs(np.maximum(scaled @ [message, byte], 0) - 1.0).max())
+    halved = int(np.median([hosts[0]["halved_from"] for hosts in found.values()]))
+    return _Model(message, byte, error, delay, 8e-6 / mbit, halved)
+
+
+def _cpu(hosts: list[Any], values: int, way: str) -> float:
+    """Return the CPU time of an exchange: the median over turns, the mean over hosts."""
+    return float(np.mean([np.median([c for _, c in h["turns"][values][way]]) for h in hosts]))
+
+
+def _show_turns(count: int, hosts: list[Any]) -> None:
+    """Print the exchange beside gloo's ring, turn by turn."""
+    for values in _SIZES:
+        # Of the real time the slowest host's counts, of the CPU time the mean.
+        each = {way: np.array([h["turns"][values][way] for h in hosts]) for way in ("ours", "ring")}
+        real = each["ours"][..., 0].max(0) / each["ring"][..., 0].max(0)
+        cpu = each["ours"][..., 1].mean(0) / each["ring"][..., 1].mean(0)
+        print(
+            f"{count:>3} hosts, {4 * values / 1e3:>5.1f} kB beside gloo's ring: real time "
+            f"{np.median(real):.2f} ({real.min():.2f} to {real.max():.2f}), CPU time "
+            f"{np.median(cpu):.2f} ({cpu.min():.2f} to {cpu.max():.2f})"
+        )
+
+
+def _column(hosts: list[Any], column: int) -> list[list[float]]:
+    """Return one figure of each host's updates: real time, work's CPU time or exchanges'."""
+    return [[update[column] for update in host["updates"]] for host in hosts]
+
+
+def _work(hosts: list[Any], of: Callable[..., Any] = np.mean) -> float:
+    """Return the CPU time of an update's work: the median over updates, the mean over hosts."""
+    return float(of(np.median(_column(hosts, 1), axis=1)))
+
+
+def _exchanges(hosts: list[Any]) -> float:
+    """Return the same of an update's exchanges."""
+    return float(np.mean(np.median(_column(hosts, 2), axis=1)))
