@@ -335,5 +335,6 @@ def test_a_killed_worker_of_a_training_is_named_within_seconds(
             page.wait_for_function("document.body.innerText.includes('3 of 3 are here')")
             os.kill(rank_processes(run.process.pid)[1], signal.SIGKILL)
             page.wait_for_function("document.body.innerText.includes('gone: ')", timeout=20_000)
+            page.goto("about:blank")  # before its server ends
         run.process.send_signal(signal.SIGINT)
         run.process.wait(STOP_SECONDS)

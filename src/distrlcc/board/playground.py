@@ -133,7 +133,7 @@ class Question:
         limit: dict[str, Any] = {"queue_packets": self.queue}
         if self.aqm:
             limit = {"aqm": f"{self.aqm}:packets={self.queue}"}
-        changes = ()
+        changes: tuple[Change, ...] = ()
         if self.change_at:
             rate, rtt = self.change_rate or None, self.change_rtt or None
             changes = (Change(self.change_at, rate, None if rtt is None else rtt / 2),)
@@ -180,9 +180,12 @@ class Answer:
 
     def text(self, key: str) -> str:
         """Return a score as shown, with its unit."""
-        m = metric(key)
-        text = m.text(self.value(key))
-        return text if text == "-" else f"{text}{'' if m.unit == '%' else ' '}{m.unit}".strip()
+        text, unit = self.bare(key), metric(key).unit
+        return text if text == "-" else f"{text}{'' if unit == '%' else ' '}{unit}".strip()
+
+    def bare(self, key: str) -> str:
+        """Return a score as shown in a column whose head has the unit."""
+        return metric(key).text(self.value(key))
 
 
 def answer(contender: Contender, question: Question) -> Answer:
@@ -223,10 +226,7 @@ def page_of(
             }
         name = one.contender.name
         why = "; ".join(dict.fromkeys(one.scores.reasons.values()))
-        scores = {
-            key: [figure(one.value(key)), one.text(key), metric(key).text(one.value(key))]
-            for key in SCORES
-        }
+        scores = {key: [figure(one.value(key)), one.text(key), one.bare(key)] for key in SCORES}
         found["senders"].append(
             {
                 "name": shown(name),
@@ -282,7 +282,8 @@ def map_of(
     links = []
     for b in ys:
         for a in xs:
-            one = replace(plain, **{x: a, y: b})
+            at: dict[str, Any] = {x: a, y: b}
+            one = replace(plain, **at)
             seconds = min(max(_MAP_RTTS * one.rtt / 1e3, 1.5), 4.0)
             # A fast link is over sooner, but not before some round trips.
             fast = max(_MAP_MBIT / one.rate, 10 * one.rtt / 1e3)

@@ -171,6 +171,8 @@ class Board:
             Cache(1),
         )
         self._news = 0
+        self.ending: Callable[[], bool] = lambda: False
+        """Says whether the server ends, so that no page keeps it."""
         self._changed: dict[str, int] = {}
         self.runs.refresh()
 
@@ -333,7 +335,7 @@ class Board:
         async def told() -> AsyncIterator[str]:
             seen, beats = self._news, 0
             yield "retry: 1000\n\n"
-            while not await request.is_disconnected():
+            while not (self.ending() or await request.is_disconnected()):
                 changed = [key for key, at in self._changed.items() if at > seen]
                 seen, beats = self._news, beats + 1
                 if changed:
@@ -434,12 +436,13 @@ def serve(
         log_level="warning",
         access_log=False,
         lifespan="off",
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=3,
         server_header=False,
         h11_max_incomplete_event_size=16_384,
         limit_concurrency=64,
     )
     server = uvicorn.Server(config)
+    board.ending = lambda: server.should_exit
 
     def warm() -> None:  # what is compiled is loaded before the first slider moves
         with suppress(DistrlccError):

@@ -142,7 +142,7 @@ def run_try(args: Namespace) -> int:
     for head in ("sender", *(metric(key).title for key in SCORES)):
         table.add_column(head, justify="left" if head == "sender" else "right")
     for one in answers:
-        table.add_row(shown(one.contender.name), *(one.text(key) for key in SCORES))
+        table.add_row(shown(one.contender.name), *(one.bare(key) for key in SCORES))
     out.print(table)
     drawn = [(shown(one.contender.name), one.series) for one in answers if one.series is not None]
     width = max((len(name) for name, _ in drawn), default=0)

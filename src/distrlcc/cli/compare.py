@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
     if len(names) < 2:
         raise ConfigError("expected two or more to compare, such as: distrlcc compare one bbr")
     # All that can be refused is refused before the first run.
-    reports = {name: found for name in names if (found := _report(name)) is not None}
+    reports = {name: one for name in names if (one := _report(name)) is not None}
     contenders = {name: contender_named(name) for name in names if name not in reports}
     scenarios = load_suite(args.suite).scenarios("test", args.links) if contenders else []
     for scenario in scenarios:

@@ -24,10 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from distrlcc.errors import TraceError
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluation.fairness_summary import SuiteFairness, shown_metrics
 from distrlcc.evaluation.fairness_summary import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
+from distrlcc.evaluation.flow_log import binned, events_of
 from distrlcc.evaluation.looks import LIGHT, color_pairs
 from distrlcc.evaluation.page import Cell, Chart, Column, Page, Row, Section, Table, Tile
 from distrlcc.evaluation.parallel_flows import ParallelFlows
@@ -43,20 +45,23 @@ from distrlcc.evaluation.scores import (
     Metric,
     SchemeScores,
     Series,
+    bucket_edges,
     metric,
     shown,
 )
 from distrlcc.evaluation.sim_to_real import RTT_BOUND, THROUGHPUT_BOUND, WorldComparison
 from distrlcc.evaluation.summary import (
     ORACLE,
+    MeanInterval,
     Summary,
     figure,
     summarise,
     to_json,
 )
 from distrlcc.files import require_writable, write_together
+from distrlcc.sim.link import Log
 from distrlcc.sim.suites import unique_names
-from distrlcc.types import FloatArray
+from distrlcc.types import PACKET_BYTES, FloatArray
 
 _TILES = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
 _LINK_METRICS = (*_TILES[:3], "p95_queueing_delay_ms", _TILES[3])
@@ -251,7 +256,7 @@ def _over_time(name: str, link: str, lines: Sequence[Series], summary: Summary) 
     if any(one.cwnd_packets is not None for one in lines):
         panels.append(panel("window", "packets", [one.cwnd_packets for one in lines]))
     for m in SENDER_METRICS:
-        values = [one.sender and m.scale * one.sender[m.key] for one in lines]
+        values = [None if one.sender is None else m.scale * one.sender[m.key] for one in lines]
         if any(each is not None and np.isfinite(each).any() for each in values):
             panels.append(panel(m.label.removeprefix("mean "), m.unit, values))
     first = lines[0]
@@ -447,7 +452,8 @@ def comparison_page(
     heads = [Column("link", left=True), Column("sender", left=True), *map(Column, figures)]
     near = sum(not (row.mbps.far or row.p95_ms.far) for row in rows)
     bounds = f"{THROUGHPUT_BOUND:.0%} of throughput and {RTT_BOUND:.0%} of p95 RTT"
-    sections = [Section("Each link", [Table("Both worlds", heads, lines), *notes])]
+    both: list[str | Table | Chart] = [Table("Both worlds", heads, lines), *notes]
+    sections = [Section("Each link", both)]
     if parallel:
         worlds = [f"{each}{head}" for each in ("", "simulated ") for head in _PARALLEL]
         columns = [Column("flows", left=True), Column("sender", left=True), *map(Column, worlds)]
@@ -467,11 +473,167 @@ def comparison_page(
             "of 300 packets; lost are the packets that the kernel sent again, simulated those that "
             "the queue dropped."
         )
-        parts = [said, Table("Several flows", columns, flows)]
+        parts: list[str | Table | Chart] = [said, Table("Several flows", columns, flows)]
         sections.append(Section("Several flows at once", parts))
     answer = f"{near} of {_count(len(rows), 'pair')} are within {bounds}." if rows else ""
     lead = "Real packets on emulated links, and the same senders in the simulator"
     return Page("Simulator and real packets", command, sections, lead=lead, answer=answer).html()
+
+
+def log_page(log: Log, name: str, *, command: str) -> str:
+    """Return the page of an emulator's log: rates over the link's, delay in the queue, drops.
+
+    Raises:
+        TraceError: Nothing crossed the link.
+    """
+    left, sizes, waits = events_of(log, "-")
+    if not len(left):
+        raise TraceError(f"{name}: nothing left the link, so that there is nothing to draw")
+    ends = [time for time, *_ in log.events]
+    begin, seconds = float(min(ends)), max(max(ends) - min(ends), 100) / 1e3
+    edges = begin + 1e3 * bucket_edges(seconds)
+    lengths = np.diff(edges)
+    offered = binned(edges, events_of(log, "#")[0]) * PACKET_BYTES
+    carried, came = binned(edges, left, sizes), binned(edges, *events_of(log, "+")[:2])
+    counts, total = binned(edges, left), binned(edges, left, waits)
+    delay = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
+    dropped = binned(edges, *events_of(log, "d")[:2])
+
+    def line(label: str, values: FloatArray, place: int) -> dict[str, Any]:
+        colors = (("#b04a00", "#ff9350"), ("#0072B2", "#4aa8e0"))[place]
+        return {"label": label, "colors": colors, "values": _plain(values)}
+
+    def mbps(data: FloatArray) -> FloatArray:
+        return 8e-3 * data / lengths
+
+    rates = [line("delivered", mbps(carried), 0), line("arrived", mbps(came), 1)]
+    panels = [
+        {"title": "rate", "unit": "Mbit/s", "lines": rates},
+        {"title": "time in the queue", "unit": "ms", "lines": [line("delay", delay, 0)]},
+        {"title": "dropped", "unit": "packets", "lines": [line("drops", dropped, 1)]},
+    ]
+    time = (edges[1:] + edges[:-1]) / 2e3 - begin / 1e3
+    data = {"time": _plain(time), "capacity": _plain(mbps(offered)), "panels": panels}
+    # The answer.
+    rate, used = float(mbps(carried).mean()), float(carried.sum() / max(offered.sum(), 1.0))
+    p95 = float(np.percentile(waits, 95.0))
+    lost = float(dropped.sum() / max(len(events_of(log, "+")[0]), 1))
+    tiles = [
+        Tile(f"{rate:.2f}", "delivered", "Mbit/s", "main"),
+        Tile(f"{100 * used:.1f}", "of what the link could carry", "%"),
+        Tile(f"{waits.mean():.1f}", "mean time in the queue", "ms"),
+        Tile(f"{p95:.0f}", "95% of the packets waited less", "ms"),
+        Tile(f"{100 * lost:.2f}", "dropped by the queue", "%"),
+    ]
+    answer = (
+        f"{rate:.2f} Mbit/s crossed the link, {used:.0%} of what it could carry; packets waited "
+        f"{waits.mean():.0f} ms in the mean, and 95% of them less than {p95:.0f} ms."
+    )
+    limit = f"{log.packets} packets" if log.packets else f"{log.bytes} bytes" if log.bytes else ""
+    facts = {"log": name, "queue": f"{log.queue} {limit}".strip(), "time": f"{seconds:.1f} s"}
+    sections = [Section("Over time", [Chart("log", "lines", data)])]
+    return Page("An emulated link", command, sections, "", answer, tiles, facts).html()
+
+
+def tails_page(
+    title: str,
+    rows: Sequence[tuple[str, bool, Mapping[str, MeanInterval]]],
+    metrics: Sequence[Metric],
+    notes: Sequence[str],
+    *,
+    lead: str,
+    command: str,
+) -> str:
+    """Return a page of one table: a row of means for each scheme, with its tails."""
+    lines = [
+        Row(shown(name), [Cell.of(found[m.key], m) for m in metrics], "learned" * learned)
+        for name, learned, found in rows
+    ]
+    table = Table(title, [Column("scheme", left=True), *map(Column.of, metrics)], lines)
+    first = metrics[0]
+    known = [(found[first.key].mean, name) for name, _, found in rows if name != ORACLE]
+    known = [one for one in known if not math.isnan(one[0])]
+    best = min(known) if known else None
+    answer = f"{shown(best[1])} is first: {first.label} {first.text(best[0])}." if best else ""
+    definitions = {m.title: m.definition for m in metrics}
+    sections = [Section(title, [table, *notes])]
+    return Page(title, command, sections, lead, answer, definitions=definitions).html()
+
+
+def stress_page(figures: Mapping[str, Any], says: Mapping[str, str], *, command: str) -> str:
+    """Return the page of a search for failures: in what share of the space each property holds."""
+    rows = []
+    for key, share in figures["shares"].items():
+        held = share["share"] if share["judged"] else None
+        low, high = share["interval"] or (0.0, 0.0)
+        bar = figures["bars"].get(key)
+        how = "" if bar is None or held is None else "passed" if held >= bar else "failed"
+        cells = [
+            Cell(says.get(key, "all that have a bar and are judged")),
+            Cell(str(share["judged"])),
+        ]
+        cells += [Cell("-" if held is None else f"{held:.1%}", how=how, value=held)]
+        cells += [Cell("-" if held is None else f"{low:.1%} to {high:.1%}")]
+        rows.append(Row(key, [*cells, Cell("" if bar is None else f"{bar:.0%}")]))
+    heads = ("property", "what must hold", "links", "holds", "95% interval", "bar")
+    shares = Table("Properties", [Column(head, left=k < 2) for k, head in enumerate(heads)], rows)
+    worst = [
+        Row(
+            name,
+            [
+                Cell(f"{one['score']:.2f}", value=one["score"]),
+                Cell(", ".join(f"{key} {value}" for key, value in one["link"].items())),
+            ],
+        )
+        for name, one in figures["worst"].items()
+    ]
+    links = Table(
+        "Links on which it fails",
+        [Column("name", left=True), Column("score"), Column("link", left=True)],
+        worst,
+    )
+    judged = [(s["share"], key) for key, s in figures["shares"].items() if s["judged"]]
+    name = shown(figures["policy"])
+    answer = (
+        f"{name} holds '{min(judged)[1]}' least often: on {min(judged)[0]:.0%} of the links."
+        if judged
+        else ""
+    )
+    sections = [Section("What holds, and where", [shares])]
+    if worst:
+        said = "Each link is the simplest that fails so; at a score of 1 the property just holds."
+        sections.append(Section("The worst links, made simple", [said, links]))
+    return Page(f"Where {name} fails", command, sections, answer=answer).html()
+
+
+def map_page(found: Mapping[str, Any], says: str, *, command: str) -> str:
+    """Return the page of a map, whose JSON this is: warm cells fail, cold ones hold."""
+
+    def axis(values: Sequence[Any]) -> list[Any]:
+        return [value if value != "" else "none" for value in values]
+
+    data = {
+        "xs": axis(found["xs"]),
+        "ys": axis(found["ys"]),
+        "ratio": found["scores"],
+        "xLabel": found["x"],
+        "yLabel": found["y"],
+        "low": "a quarter of what must be",
+        "high": "four times as much",
+    }
+    scores = [x for row in found["scores"] for x in row if x is not None]
+    held = sum(x >= 1 for x in scores)
+    name, others = shown(found["policy"]), ", ".join(map(shown, found["against"]))
+    answer = f"{name} holds it on {held} of {len(scores)} links ({held / max(len(scores), 1):.0%})."
+    facts = {
+        "beside": others,
+        "what must hold": says,
+        "all else": ", ".join(f"{k} {v}" for k, v in found["at"].items()),
+    }
+    sections = [
+        Section(says, [Chart("map", "map", data, says="At 1 it just holds; grey was not judged.")])
+    ]
+    return Page(f"{found['property']} of {name}", command, sections, "", answer, facts=facts).html()
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -485,7 +647,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _plain(values: FloatArray | Sequence[float]) -> list[float | None]:
+def _plain(values: Any) -> list[float | None]:
     """Return numbers of four digits for a page; null where there are none."""
     return [
         None if not math.isfinite(x) else float(f"{x:.4g}") for x in np.asarray(values).tolist()

@@ -221,7 +221,7 @@ export function heatmap(host, { xs, ys, ratio, xLabel, yLabel, told, pick }) {
   let at = [ys.length >> 1, xs.length >> 1];
   themed(() => {
     const left = 58, bottom = 40, cell = 16, width = left + cell * xs.length + 12, height = cell * ys.length + bottom + 18;
-    const svg = el("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "application", "aria-label": `Map over ${xLabel} and ${yLabel}; arrow keys move, Enter opens a cell` });
+    const svg = el("svg", { class: "plot map", viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "application", "aria-label": `Map over ${xLabel} and ${yLabel}; arrow keys move, Enter opens a cell` });
     const X = (k) => left + cell * k, Y = (k) => 16 + cell * (ys.length - 1 - k);
     ratio.forEach((row, j) => row.forEach((value, k) => svg.append(el("rect", { x: X(k), y: Y(j), width: cell + 0.4, height: cell + 0.4, fill: ratioColor(value), "data-x": k, "data-y": j }))));
     const mark = svg.appendChild(el("rect", { width: cell, height: cell, fill: "none", stroke: css("--ink"), "stroke-width": 2, x: X(at[1]), y: Y(at[0]), visibility: "hidden" }));

@@ -164,7 +164,12 @@ export async function show(page) {
   function fill(found, ms) {
     const rivals = found.senders.filter((one) => one.name !== "oracle" && one.scores.power[0] !== null);
     const best = [...rivals].sort((a, b) => b.scores.power[0] - a.scores.power[0])[0];
-    says.textContent = best ? `${best.name} does best here: it uses ${best.scores.utilisation[1]} of the link and queues for ${best.scores.queueing_delay_rtt[1].replace(" RTT", " round trips")}.` : "No sender delivered anything here.";
+    const share = (one) => {
+      const from = found.time.findIndex((time) => time >= Number(values.beside_at)), sum = (list) => list.slice(from).reduce((a, b) => a + (b || 0), 0);
+      return sum(one.rate) / (sum(one.rate) + sum(one.others) || 1);
+    };
+    const shares = found.senders.filter((one) => one.rate && one.others).map((one) => `${one.name} gets ${Math.round(100 * share(one))}%`);
+    says.textContent = values.beside && shares.length ? `Of what both deliver, once ${values.beside} has begun beside it: ${shares.join(", ")}.` : best ? `${best.name} does best here: it uses ${best.scores.utilisation[1]} of the link and queues for ${best.scores.queueing_delay_rtt[1].replace(" RTT", " round trips")}.` : "No sender delivered anything here.";
     const columns = [{ head: "sender", left: true, of: (one) => el("span", {}, swatch(one.colors), one.name, one.why ? el("small", { class: "bad" }, ` ${one.why}`) : null), v: (one) => one.name },
       ...found.scores.map(({ key, title, about: definition }) => ({ head: el("span", { title: definition }, title), of: (one) => one.scores[key][2], v: (one) => one.scores[key][0] ?? "" }))];
     scores.replaceChildren(table(columns, found.senders, { label: "Scores", row: (one) => ({ class: one.learned ? "learned" : "" }) }), el("p", { class: "note" }, `Answered in ${Math.round(ms)} ms.`));
