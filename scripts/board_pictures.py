@@ -23,7 +23,7 @@ VIEWS = {
 
 
 def main() -> int:
-    """Serve the runs, and write board-VIEW.png of each view and board-phone.png of one at 390 px."""
+    """Serve the runs; write board-VIEW.png of each view, and board-phone.png of one at 390 px."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", type=Path)
     parser.add_argument("report", type=Path, nargs="?")

@@ -22,6 +22,8 @@ from distrlcc.errors import ConfigError
 from distrlcc.runs.metrics_log import Follower
 
 MOST_RUNS = 500
+MOST_ROWS = 20_000
+"""Of a run in memory."""
 MOST_POINTS = 600
 """Of a curve."""
 _DEPTH = 3
@@ -58,6 +60,9 @@ class Run:
         self.present: set[str] = set()
         self.seconds = 0.0
         """The newest time that a line has, s since the run began."""
+        self._best: dict[str, float] = {}
+        self._alarms: set[int] = set()
+        self._settings: dict[str, Any] = {}
         self._metrics, self._workers = (Follower(path / name) for name in _FILES)
         self._file = 0
         self._wrote = 0.0
@@ -70,13 +75,14 @@ class Run:
             status = (self.path / _FILES[0]).stat()
             self._wrote = max(self._wrote, status.st_mtime)
             if status.st_ino != self._file:  # a resume puts another file there
-                self._file, self.rows = status.st_ino, {}
+                self._file, self.rows, self._best, self._alarms = status.st_ino, {}, {}, set()
+                self._settings = {}
                 self._metrics = Follower(self.path / _FILES[0])
         with suppress(OSError):
             self._wrote = max(self._wrote, (self.path / _FILES[1]).stat().st_mtime)
         for row in self._metrics.news():
             with suppress(KeyError, TypeError, ValueError):
-                self.rows.setdefault(int(row["update"]), {}).update(row)
+                self._take(int(row["update"]), row)
                 self.seconds = max(self.seconds, _number(row.get("seconds")) or 0.0)
                 self.version += 1
         # Lines that were written together are all who were there then.
@@ -97,6 +103,19 @@ class Run:
         self._state = state
         return self.version != before
 
+    def _take(self, update: int, row: dict[str, Any]) -> None:
+        """Keep a row; of very many every other older one goes, so that memory stays flat."""
+        self.rows.setdefault(update, {}).update(row)
+        self._alarms |= {update} if row.get("alarm") else set()
+        for key in (key for key in row if key.startswith(_SCORE)):
+            best = _number(row[key])
+            if best is not None:
+                self._best[key] = max(best, self._best.get(key, -math.inf))
+        if len(self.rows) > MOST_ROWS:
+            for old in sorted(self.rows)[: MOST_ROWS // 2 : 2]:
+                if not any(key.startswith((_SCORE, "alarm", "events")) for key in self.rows[old]):
+                    del self.rows[old]
+
     @property
     def config(self) -> str:
         """Its configuration, TOML; empty where it cannot be read."""
@@ -107,9 +126,10 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """Its configuration by keys with dots."""
-        with suppress(Exception):  # whatever somebody else's file holds
-            return flat(self.config)
-        return {}
+        if not self._settings:
+            with suppress(Exception):  # whatever somebody else's file holds
+                self._settings = flat(self.config)
+        return self._settings
 
     @property
     def last(self) -> dict[str, Any]:
@@ -119,8 +139,10 @@ class Run:
     @property
     def state(self) -> str:
         """``running``, ``finished`` or ``stopped``; ``begun`` before its first update."""
-        steps = [row["seconds"] for row in self.rows.values() if _number(row.get("seconds"))]
-        pace = median([b - a for a, b in zip(steps[-9:], steps[-8:], strict=False)] or [0.0])
+        steps = [
+            row["seconds"] for row in list(self.rows.values())[-9:] if _number(row.get("seconds"))
+        ]
+        pace = median([b - a for a, b in zip(steps, steps[1:], strict=False)] or [0.0])
         if self._done():
             return "finished"
         if self._wrote and _now() - self._wrote < max(QUIET_S, 4 * pace):
@@ -139,16 +161,11 @@ class Run:
 
     def score_key(self) -> str:
         """Return the metric that chooses its best checkpoint; empty before the first."""
-        best: dict[str, float] = {}
-        for row in self.rows.values():
-            for key in (key for key in row if key.startswith(_SCORE)):
-                best[key] = max(best.get(key, -math.inf), _number(row[key]) or -math.inf)
-        return max(best, key=lambda key: best[key], default="")
+        return max(self._best, key=lambda key: self._best[key], default="")
 
     def summary(self) -> dict[str, Any]:
         """Return what the list of runs shows."""
         key, last = self.score_key(), self.last
-        scores = [x for row in self.rows.values() if (x := _number(row.get(key))) is not None]
         noted = self._noted()
         return {
             "key": self.key,
@@ -161,10 +178,10 @@ class Run:
             "total": _number(self.settings.get("total_steps")),
             "speed": _number(last.get("steps_per_second")),
             "score": key,
-            "best": max(scores) if scores else None,
+            "best": self._best.get(key),
             "updates": max(self.rows, default=0),
             "workers": len(self.present),
-            "alarms": sum(1 for row in self.rows.values() if row.get("alarm")),
+            "alarms": len(self._alarms),
             "version": self.version,
         }
 

@@ -62,19 +62,14 @@ _MOST_TRACES, _MOST_ANSWERS, _MOST_MAPS = 8, 64, 16
 _TICK_S = 0.5
 """How often runs are looked at."""
 _MOST_QUERY = 4096
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_STATIC = resources.files("distrlcc").joinpath("board", "static")
 FILES = {
-    "index.html": "text/html",
-    "style.css": "text/css",
-    "app.js": "text/javascript",
-    "charts.js": "text/javascript",
-    "tables.js": "text/javascript",
-    "runs.js": "text/javascript",
-    "playground.js": "text/javascript",
-    "map.js": "text/javascript",
-    "policies.js": "text/javascript",
-    "uPlot.iife.min.js": "text/javascript",
-    "uPlot.min.css": "text/css",
+    each.name: kind
+    for each in _STATIC.iterdir()
+    if (kind := _TYPES.get(each.name.rpartition(".")[2]))
 }
+"""The page's files with their types."""
 _HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'none'",
@@ -376,7 +371,7 @@ def application(board: Board, hosts: frozenset[str], token: str = "") -> ASGIApp
         name = request.path_params.get("name", "index.html")
         if name not in FILES:
             return JSONResponse({"error": "no such page"}, 404)
-        data = resources.files("distrlcc").joinpath("board", "static", name).read_bytes()
+        data = _STATIC.joinpath(name).read_bytes()
         return Response(data, media_type=FILES[name])
 
     reads = {
