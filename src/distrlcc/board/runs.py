@@ -147,7 +147,7 @@ class Run:
             return "finished"
         if self._wrote and _now() - self._wrote < max(QUIET_S, 4 * pace):
             return "running"
-        return "stopped" if self.rows else "begun"
+        return "stopped" if self.rows or self.workers else "begun"
 
     def _done(self) -> bool:
         settings, last = self.settings, self.last
@@ -180,7 +180,7 @@ class Run:
             "score": key,
             "best": self._best.get(key),
             "updates": max(self.rows, default=0),
-            "workers": len(self.present),
+            "workers": len(self.present) if self.state == "running" else 0,
             "alarms": len(self._alarms),
             "version": self.version,
         }
