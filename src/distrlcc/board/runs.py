@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -142,7 +143,7 @@ class Run:
         steps = [
             row["seconds"] for row in list(self.rows.values())[-9:] if _number(row.get("seconds"))
         ]
-        pace = median([b - a for a, b in zip(steps, steps[1:], strict=False)] or [0.0])
+        pace = median([b - a for a, b in pairwise(steps)] or [0.0])
         if self._done():
             return "finished"
         if self._wrote and _now() - self._wrote < max(QUIET_S, 4 * pace):
