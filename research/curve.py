@@ -29,7 +29,8 @@ from matplotlib.figure import Figure
 from distrlcc.cli.output import emit_json
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import contender_from_file
-from distrlcc.evaluation.figures import DPI, LIGHT, STYLE, encode
+from distrlcc.evaluation.figures import DPI, STYLE, encode
+from distrlcc.evaluation.looks import LIGHT
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.files import write_atomically
 from distrlcc.sim.suites import load_suite

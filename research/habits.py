@@ -34,8 +34,9 @@ from distrlcc.cli.output import emit_json
 from distrlcc.config import to_toml
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.evaluation.contender import Contender, contender_from_file
-from distrlcc.evaluation.figures import LIGHT, STYLE, encode, panels
+from distrlcc.evaluation.figures import STYLE, encode, panels
 from distrlcc.evaluation.kernel_policy import registered
+from distrlcc.evaluation.looks import LIGHT
 from distrlcc.files import write_atomically
 from distrlcc.limits import limits
 from distrlcc.net.link_config import uplink

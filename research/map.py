@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from distrlcc.cli.output import emit_json
 from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
 from distrlcc.evaluation.fairness import fairness_of, run_shared
-from distrlcc.evaluation.figures import DPI, LIGHT, STYLE, encode
+from distrlcc.evaluation.figures import DPI, STYLE, encode
+from distrlcc.evaluation.looks import LIGHT
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.files import write_atomically
 from distrlcc.sim.families import bdp_packets

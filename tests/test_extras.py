@@ -22,7 +22,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 HEAVY = (
     *("torch", "torchft", "gymnasium", "pyarrow", "tensorboard", "cryptography", "matplotlib"),
     *("jinja2", "ray", "optuna", "pettingzoo", "scipy", "pandas", "pylibbpf", "aioquic"),
-    *("wandb", "mlflow", "sqlalchemy", "stable_baselines3"),
+    *("wandb", "mlflow", "sqlalchemy", "stable_baselines3", "starlette", "uvicorn"),
 )
 RUN = "import sys; from distrlcc.cli.main import main; sys.exit(main())"
 SENDERS = """
@@ -50,6 +50,9 @@ ANYTHING_ELSE = {
     "tune pbt quickstart --mutate ppo.lr=loguniform:1e-5:1e-2": "(extra 'train')",
     "cluster start --listen 127.0.0.1": "ray is not installed (extra 'ray'): pip install ",
     "evaluate --out report": "jinja2 is not installed (extra 'report'): pip install '.[report]' in",
+    "board": "starlette is not installed (extra 'board'): pip install ",
+    "compare one cubic": "scipy is not installed (extra 'report')",
+    "stress one --out report": "jinja2 is not installed (extra 'report')",
     "fairness --out report": "jinja2 is not installed (extra 'report')",
     "send 127.0.0.1 --plot flow.png": "matplotlib is not installed (extra 'report')",
 }

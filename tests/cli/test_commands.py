@@ -47,7 +47,9 @@ def test_one_is_the_policy_where_none_is_named() -> None:
 
 
 def test_recovery_writes_its_figures() -> None:
-    assert main(["recovery", "--against", "oracle,cubic", "--links", "2", "--json", "r.json"]) == 0
+    words = ["--links", "2", "--json", "r.json", "--out", "report"]
+    assert main(["recovery", "--against", "oracle,cubic", *words]) == 0
+    assert ">oracle</th>" in Path("report/recovery.html").read_text()
     found = json.loads(Path("r.json").read_text())
     assert found["oracle"]["recovered"] == 1.0
     assert found["cubic"]["recovered"] < 0.5

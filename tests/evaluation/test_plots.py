@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.scale import get_scale_names
 from PIL import Image
 
-from distrlcc.evaluation.figures import DARK, DPI, LIGHT, STYLE, encode, looks
+from distrlcc.evaluation.figures import DPI, STYLE, encode
+from distrlcc.evaluation.looks import DARK, LIGHT, looks
 from distrlcc.evaluation.plots import scatter, time_series
 from distrlcc.evaluation.scores import shown
 from distrlcc.evaluation.summary import Summary, summarise

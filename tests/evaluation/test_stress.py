@@ -234,6 +234,7 @@ def test_what_is_found_is_written_and_evaluated_again(plugin: str, tmp_path: Pat
     out, again = tmp_path / "out", tmp_path / "again.json"
     words = ["--links", "24", "--processes", "1", "--properties", "use,fair", "--worst", "2"]
     assert main(["stress", plugin, *words, "--out", str(out), "--json", str(again)]) == 0
+    assert "What holds, and where" in (out / "stress.html").read_text()
     figures = json.loads((out / "stress.json").read_text())
     assert figures == json.loads(again.read_text())
     assert figures["worst"]
@@ -365,6 +366,7 @@ def test_a_map_is_a_picture_and_its_figures(
     assert main(["map", plugin, *words, "--at", "queue=2", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "map.json").read_text())
     assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
+    assert '"kind":"map"' in (tmp_path / "map.html").read_text()
     assert (len(found["ys"]), len(found["xs"])) == (6, 6)
     assert found["at"]["queue_bdp"] == 2.0
     for row, rtt in zip(found["scores"], found["ys"], strict=True):

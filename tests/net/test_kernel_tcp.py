@@ -407,7 +407,7 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
         assert 0.34 < did["jain"] <= 1.0
     assert "3 flows of kernel-one: " in (tmp_path / "report" / "report.html").read_text()
     page = (tmp_path / "report" / "sim-to-real.html").read_text()
-    assert "<tr><td>3</td><td>kernel-one</td>" in page.replace("\n", "")
+    assert '<th scope="row">3</th><td>kernel-one</td>' in page.replace("\n", "")
     assert re.search(r"kernel-one is one in this machine.{,9}s kernel: \d{3,} decisions", page)
     for line in capsys.readouterr().out.splitlines():
         if line.startswith("short, kernel-one: "):  # in both worlds

@@ -68,7 +68,7 @@ from distrlcc.cli.output import (
     emit_json,
     note,
 )
-from distrlcc.errors import ConfigError, LinkError, listed, once
+from distrlcc.errors import ConfigError, LinkError, listed, once, printable
 from distrlcc.evaluation.contender import (
     Contender,
     kernel_note,
@@ -192,6 +192,8 @@ def _evaluate(
     summary = summarise(scores)
     table = console(args.json)
     print_table(summary, table)
+    if answer := summary.answer():
+        print(printable(answer), file=table.file)
     figures = to_json(summary)
     notes: list[str] = []
     parallel: list[ParallelFlows] = []
@@ -235,7 +237,9 @@ def _evaluate(
         series = [one for _, each in measured for one in each]
         page = write_report(args.out, scores, series, info)
         if real:
-            beside = comparison_page(rows, [*notes, *summary.notes(), *failed], parallel)
+            beside = comparison_page(
+                rows, [*notes, *summary.notes(), *failed], parallel, command=info.command
+            )
             write_atomically(args.out / "sim-to-real.html", beside.encode())
         print(f"report: {page}", file=table.file)
     return int(bool(summary.void or failed))

@@ -30,7 +30,8 @@ from distrlcc.processes import RANK_ENVIRONMENT
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "train": ("train", "collect", "imitate", "tune", "reproduce", "import"),
-    "prove": ("evaluate", "fairness", "stress", "map", "recovery", "plot", "results"),
+    "look": ("board", "try"),
+    "prove": ("evaluate", "compare", "fairness", "stress", "map", "recovery", "plot", "results"),
     "real traffic": ("send", "receive", "kernel", "emulate", "export"),
     "clusters": ("node", "cluster", "doctor"),
     "tools": ("list", "policies", "trace", "check", "metrics", "cache", "completion"),
@@ -44,7 +45,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "cluster": ("start", "join", "status", "stop"),
 }
 MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name in names}
-MODULES |= {"list": "names", "policies": "names", "results": "names"}
+MODULES |= {"try": "board", "list": "names", "policies": "names", "results": "names"}
 MODULES |= {"export": "exchange", "import_sb3": "exchange", "import": "exchange"}
 """Modules of several commands; another command has a module of its own."""
 

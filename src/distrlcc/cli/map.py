@@ -11,7 +11,7 @@ Flags:
     --at NAME=VALUE,… =  what else the links have (default: 20 Mbit/s, 40 ms, a queue of 1 BDP)
     --property NAME =use  what is judged
     --against A,B,…  beside which schemes (default: cubic,bbr,copa,vegas,reno)
-    --out DIR {path} =map  write map.png and map.json there
+    --out DIR {path} =map  write map.html, map.png and map.json there
     $JSON
 """
 
@@ -22,14 +22,13 @@ from argparse import Namespace
 import numpy as np
 
 from distrlcc.cli.contenders import contender
-from distrlcc.cli.output import Countdown, emit_json
+from distrlcc.cli.output import Countdown, check_report, command_line, emit_json
 from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, listed, unknown_name
 from distrlcc.evaluation import stress
 from distrlcc.evaluation.contender import is_scheme
 from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at, write
-from distrlcc.extras import require
-from distrlcc.files import require_writable
+from distrlcc.files import write_atomically
 
 
 def run(args: Namespace) -> int:
@@ -48,16 +47,20 @@ def run(args: Namespace) -> int:
     judged_by = stress.PROPERTIES[args.property]
     schemes = schemes if judged_by.all_schemes else schemes[:1]
     judge = stress.Judge(contender(args), (judged_by,), schemes)
-    require("matplotlib")
-    require_writable(args.out)
+    check_report(args.out)
     # The grid, its figure and its file.
     countdown = Countdown([args.property], lambda key: f"{key} of {judge.contender.name}")
     for _ in countdown:
         found = map_of(judge, x, y, at, args.processes, countdown)
-    page = write(args.out, found)
+    write(args.out, found)
+    from distrlcc.evaluation.report import map_page
+
+    says = judge.properties[0].says.format(first=judge.schemes[0])
+    page = args.out / "map.html"
+    html = map_page(found.to_json(), says, command=command_line())
+    write_atomically(page, html.encode())
     emit_json(args.json, found.to_json())
     if args.json != "-":
         held, judged = int((found.scores >= 1).sum()), int(np.isfinite(found.scores).sum())
-        says = judge.properties[0].says.format(first=judge.schemes[0])
         print(f"{says}: on {held} of {judged} links; {page}")
     return 0

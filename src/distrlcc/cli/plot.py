@@ -1,15 +1,16 @@
-"""Draw a figure for a paper from a report's summary.json, with its numbers as CSV.
+"""Draw a figure for a paper from a report's summary.json, or a page of an emulator's log.
 
 distrlcc plot report/summary.json --kind cdf --metric power --out fig.pdf
 distrlcc plot report/summary.json --kind time --link random/test/0 --out fig.pdf
+distrlcc plot up.log --out up.html                               (mahimahi's log, or emulate's)
 
 Flags:
-    summary FILE {path}  a report's summary.json
+    summary FILE {path}  a report's summary.json, whose numbers go to FILE.csv, too; or a log
     --kind {scatter|cdf|box|time} =scatter  scatter: throughput against delay; cdf, box: a metric's
         distribution over links; time: a link that the report drew
     --metric KEY  of cdf and box; see docs/metrics.md (default: power)
     --link NAME =  of time (default: the first)
-    --out! FILE {path}  .pdf, .png or .svg; the numbers go to FILE.csv
+    --out! FILE {path}  .pdf, .png or .svg of a summary, .html of a log
 
 Rules:
     --metric: for --kind cdf|box
@@ -20,13 +21,26 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from distrlcc.cli.output import note
+from distrlcc.cli.output import command_line, note
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluation.published import draw, read
 from distrlcc.evaluation.scores import METRICS
+from distrlcc.extras import require
 from distrlcc.files import require_output, write_output
+from distrlcc.sim.link import read_log
 
 KINDS = ("scatter", "cdf", "box", "time")
+
+
+def _log(args: Namespace) -> int:
+    require("jinja2", "matplotlib")
+    from distrlcc.evaluation.report import log_page
+
+    require_output(args.out, args.summary)
+    page = log_page(read_log(args.summary), args.summary.name, command=command_line())
+    write_output(args.out, page.encode())
+    print(f"page: {args.out}")
+    return 0
 
 
 def run(args: Namespace) -> int:
@@ -34,8 +48,13 @@ def run(args: Namespace) -> int:
     from distrlcc.evaluation.figures import encode
 
     kind = args.out.suffix[1:]
+    if kind == "html":
+        return _log(args)
     if kind not in ("pdf", "png", "svg"):
-        raise ConfigError(f"--out {args.out}: expected a name that ends with .pdf, .png or .svg")
+        raise ConfigError(
+            f"--out {args.out}: expected a name that ends with .pdf, .png or .svg, or with .html "
+            "for a log"
+        )
     keys = [metric.key for metric in METRICS]
     if args.metric not in (None, *keys):
         raise unknown_name("metric", args.metric, keys)

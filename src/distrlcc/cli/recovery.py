@@ -10,6 +10,7 @@ Flags:
     --against A,B,… =cubic,bbr,vegas,copa,oracle  schemes, or none
     --suite SUITE =dynamic
     --links N {1..} =128  at most N of its links
+    --out DIR {path}  write recovery.html there
     $JSON
 """
 
@@ -21,11 +22,19 @@ from typing import Any
 import numpy as np
 
 from distrlcc.cli.contenders import contenders_of
-from distrlcc.cli.output import Countdown, console, counted, emit_json
+from distrlcc.cli.output import (
+    Countdown,
+    check_report,
+    command_line,
+    console,
+    counted,
+    emit_json,
+)
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.recovery import recoveries, recovery_scores
 from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
 from distrlcc.evaluation.summary import figure, interval_table, tail_rows
+from distrlcc.files import write_atomically
 from distrlcc.sim.suites import check_agents, load_suite
 
 
@@ -42,6 +51,7 @@ def run(args: Namespace) -> int:
                 f"{scenario.name}: expected links of a constant rate with one flow and no policer, "
                 "which bandwidth-delay products are known of; take --suite dynamic"
             )
+    check_report(args.out)
     none = np.zeros(0)
     changes = sum(len(recoveries(scenario, none, none)) for scenario in scenarios)
     if not changes:
@@ -51,12 +61,14 @@ def run(args: Namespace) -> int:
         )
     # The runs, a table, and JSON, in which None stands for never.
     finite, rows, links, void = dict[str, Any](), list[Any](), counted(scenarios), list[str]()
+    measured = []
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
         (found, why), name = recovery_scores(contender, scenarios), shown(contender.name)
         told = finite[contender.name] = dict[str, Any]()
         for end in ("mean", "p10", "worst"):
             for key, values in found.items():
                 told[key if end == "mean" else f"{end}_{key}"] = figure(getattr(values, end))
+        measured.append((contender.name, contender.learned, found))
         style = "bold" * contender.learned
         if why:
             void.append(f"{name} does not count: {why}.")
@@ -68,4 +80,12 @@ def run(args: Namespace) -> int:
     caption = "\n".join(void) or None
     console(args.json).print(interval_table(title, heads, rows, caption=caption))
     emit_json(args.json, finite)
+    if args.out is not None:
+        from distrlcc.evaluation.report import tails_page
+
+        more = {"lead": title, "command": command_line()}
+        page = tails_page("Recovery", measured, RECOVERY_METRICS, void, **more)
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_atomically(args.out / "recovery.html", page.encode())
+        print(f"report: {args.out / 'recovery.html'}", file=console(args.json).file)
     return int(bool(void))

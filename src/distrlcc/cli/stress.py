@@ -13,7 +13,7 @@ Flags:
     --properties A,B,…  those to look for (default: all)
     --worst N {0..} =12  links that are made simple
     --gates  exit code 1 where a property holds in a share of the space below its bar
-    --out DIR {path}  write stress.json, worst.toml and each link there
+    --out DIR {path}  write stress.html, stress.json, worst.toml and each link there
     $JSON
 
 Rules:
@@ -30,11 +30,11 @@ from rich.console import Console
 from rich.table import Table
 
 from distrlcc.cli.contenders import contender
-from distrlcc.cli.output import console, emit_json, note
+from distrlcc.cli.output import check_report, command_line, console, emit_json, note
 from distrlcc.errors import ConfigError, listed, once, printable, unknown_name
 from distrlcc.evaluation.search import Findings, stress, write
 from distrlcc.evaluation.stress import PROPERTIES, Judge
-from distrlcc.files import require_writable
+from distrlcc.files import write_atomically
 
 _QUIET_S = 5.0
 
@@ -50,8 +50,7 @@ def run(args: Namespace) -> int:
     judge = Judge(contender(args)).of(keys)
     if args.gates and not any(each.bar for each in judge.properties):
         raise ConfigError(f"--gates: {', '.join(keys)} has no bar; add another property")
-    if args.out is not None:
-        require_writable(args.out)
+    check_report(args.out)
     # The search.
     begin, spoken = monotonic(), ("", 0.0)
 
@@ -78,6 +77,10 @@ def run(args: Namespace) -> int:
     emit_json(args.json, figures)
     if args.out is not None and findings.points:
         print(f"report: {write(args.out, findings, figures)}", file=out.file)
+        from distrlcc.evaluation.report import stress_page
+
+        page = stress_page(figures, says, command=command_line())
+        write_atomically(args.out / "stress.html", page.encode())
     return _verdict(findings, args.gates, out)
 
 

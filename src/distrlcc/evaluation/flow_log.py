@@ -77,7 +77,7 @@ class FlowLog:
 
     def departures(self, begin_ms: float) -> Departures:
         """Return the flow's packets that left from a time on."""
-        times, sizes, waits = _events(self.own, "-")
+        times, sizes, waits = events_of(self.own, "-")
         chosen = (begin_ms <= times) & (times < self.end_ms)
         times, sizes, waits = times[chosen], sizes[chosen], waits[chosen]
         path, service, lost = _link_at(self.scenario.link, times - self.zero_ms)
@@ -87,7 +87,7 @@ class FlowLog:
 
     def offered_bytes(self, edges_ms: FloatArray) -> FloatArray:
         """Return what could leave in buckets; what came after the log's end is the link's."""
-        offered = _binned(edges_ms, _events(self.whole, "#")[0]) * float(PACKET_BYTES)
+        offered = binned(edges_ms, events_of(self.whole, "#")[0]) * float(PACKET_BYTES)
         last = self.whole.events[-1][0] + 1
         for place in np.flatnonzero(edges_ms[1:] > last):
             begin, end = (
@@ -119,12 +119,12 @@ def read_flow_log(path: Path, scenario: Scenario, *, own: Path | None = None) ->
 def score_log(log: FlowLog) -> dict[str, float]:
     """Return a flow's scores by its log, as `distrlcc.evaluation.scores` defines them."""
     edges = np.array([log.begin_ms, log.warm_ms, log.end_ms])
-    left, sizes, _ = _events(log.whole, "-")
-    carried, offered = _binned(edges, left, sizes), log.offered_bytes(edges)
+    left, sizes, _ = events_of(log.whole, "-")
+    carried, offered = binned(edges, left, sizes), log.offered_bytes(edges)
     first, offered = share_of(carried, offered), np.maximum(offered, 1.0)
     # Losses: what the queue dropped, and what was lost at random after it.
-    dropped = _binned(edges, *_events(log.own, "d")[:2])[1]
-    excess = dropped / max(_binned(edges, _events(log.own, "+")[0])[1], 1.0)
+    dropped = binned(edges, *events_of(log.own, "d")[:2])[1]
+    excess = dropped / max(binned(edges, events_of(log.own, "+")[0])[1], 1.0)
     gone = log.departures(log.warm_ms)
     random_loss = float(gone.lost.mean()) if len(gone.lost) else 0.0
     arrived = float(gone.bytes @ (1.0 - gone.lost))
@@ -163,11 +163,11 @@ def link_series(log: FlowLog, sender: SenderLog | None, contender: Contender) ->
     edges_ms = np.round(log.begin_ms + 1e3 * edges_s)
     lengths_ms = np.maximum(np.diff(edges_ms), 1.0)
     gone = log.departures(log.begin_ms)
-    packets = _binned(edges_ms, gone.time_ms)
-    delays = _binned(edges_ms, gone.time_ms, gone.queueing_ms)
-    arrived = _binned(edges_ms, gone.time_ms, gone.bytes * (1.0 - gone.lost))
+    packets = binned(edges_ms, gone.time_ms)
+    delays = binned(edges_ms, gone.time_ms, gone.queueing_ms)
+    arrived = binned(edges_ms, gone.time_ms, gone.bytes * (1.0 - gone.lost))
     # Little's law: packets that wait are their rate times their wait.
-    times, _, waits = _events(log.whole, "-")
+    times, _, waits = events_of(log.whole, "-")
     return Series(
         scheme=contender.name,
         learned=contender.learned,
@@ -176,7 +176,7 @@ def link_series(log: FlowLog, sender: SenderLog | None, contender: Contender) ->
         capacity_mbps=log.offered_bytes(edges_ms) * _MBIT_PER_BYTE_MS / lengths_ms,
         rate_mbps=arrived * _MBIT_PER_BYTE_MS / lengths_ms,
         queueing_delay_ms=np.where(packets > 0, delays / np.maximum(packets, 1), np.nan),
-        queue_packets=_binned(edges_ms, times, waits) / lengths_ms,
+        queue_packets=binned(edges_ms, times, waits) / lengths_ms,
         sender=None if sender is None else sender.over(edges_s),
     )
 
@@ -238,13 +238,13 @@ def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
     return SenderLog(time, cwnd, rtt, sent, again, guarded)
 
 
-def _events(log: Log, kind: str) -> FloatArray:
+def events_of(log: Log, kind: str) -> FloatArray:
     """Return times, ms, sizes, bytes (of drops packets), and waits, ms, of one kind's lines."""
     found = [(time, size, wait) for time, which, size, wait in log.events if which == kind]
     return np.array(found, float).reshape(-1, 3).T
 
 
-def _binned(edges: FloatArray, times: FloatArray, values: FloatArray | None = None) -> FloatArray:
+def binned(edges: FloatArray, times: FloatArray, values: FloatArray | None = None) -> FloatArray:
     """Sum values, or count, over buckets ``[B]`` that end before their right edges."""
     places = np.searchsorted(edges, times, side="right") - 1
     inside = (places >= 0) & (places < len(edges) - 1)

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
-from distrlcc.evaluation.figures import LIGHT, STYLE, Look, Theme, looks, panels
+from distrlcc.evaluation.figures import STYLE, panels
+from distrlcc.evaluation.looks import LIGHT, Look, Theme, looks
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric, shown
 from distrlcc.evaluation.summary import MeanInterval, Summary
@@ -111,15 +112,19 @@ def time_series(
     return figure
 
 
-def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
-    """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
-    flows = run.scenario.flows
-    names = [
+def flow_names(run: SharedRun, contender: str) -> list[tuple[str, bool]]:
+    """Return what a link's flows are called, and whether each is an agent's."""
+    return [
         (f"{shown(contender)} {k + 1}", True)
         if flow.scheme == "agent"
         else (short(flow.scheme), False)
-        for k, flow in enumerate(flows)
+        for k, flow in enumerate(run.scenario.flows)
     ]
+
+
+def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
+    """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
+    flows, names = run.scenario.flows, flow_names(run, contender)
     style = looks(names, theme)
     # Rates in windows, and their mean over the flows that run.
     edges = np.arange(run.acked.shape[1] + 1) * BUCKET_S

@@ -17,7 +17,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from distrlcc.errors import ConfigError, reading
-from distrlcc.evaluation.figures import LIGHT, STYLE, looks, panels
+from distrlcc.evaluation.figures import STYLE, panels
+from distrlcc.evaluation.looks import LIGHT, looks
 from distrlcc.evaluation.plots import legend, scatter, time_series
 from distrlcc.evaluation.scores import (
     METRICS,

@@ -1,11 +1,9 @@
-"""The pages: self-contained HTML with their figures as PNG or PDF, and the numbers as JSON.
+"""The pages: what each says, with their figures as PNG or PDF and the numbers as JSON beside them.
 
-They load nothing from elsewhere and run no script; figures stand in them as SVG, for light and
-dark pages. This room's other modules need neither jinja2 nor matplotlib, except for the plots.
-Into a folder write::
+All are of the one template of `distrlcc.evaluation.page`. Into a folder write::
 
     write_report     report.html, summary.json (distrlcc.evaluation.summary says which keys),
-                     scatter.png (throughput against p95 queueing delay),
+                     scatter.png (throughput against p95 queueing delay), table.csv, table.tex,
                      series-LINK.png, one for each link with time series
     write_fairness   fairness.html, fairness.json (docs/fairness.md says which keys),
                      fairness-CONTENDER.png, a link on which flows join and leave; .pdf likewise
@@ -14,48 +12,66 @@ Into a folder write::
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
+import numpy as np
 
-from distrlcc.evaluation.fairness import SharedRun
+from distrlcc.errors import TraceError
+from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluation.fairness_summary import SuiteFairness, shown_metrics
 from distrlcc.evaluation.fairness_summary import to_json as fairness_json
-from distrlcc.evaluation.figures import DARK, LIGHT, encode, looks, svg_pictures
+from distrlcc.evaluation.figures import encode
+from distrlcc.evaluation.flow_log import binned, events_of
+from distrlcc.evaluation.looks import LIGHT, color_pairs
+from distrlcc.evaluation.page import Cell, Chart, Column, Page, Row, Section, Table, Tile
 from distrlcc.evaluation.parallel_flows import ParallelFlows
-from distrlcc.evaluation.plots import fairness_plot, scatter, time_series
+from distrlcc.evaluation.plots import fairness_plot, flow_names, scatter, time_series
 from distrlcc.evaluation.published import series_json
+from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scorecard import Scorecard
 from distrlcc.evaluation.scores import (
+    BUCKET_S,
     FAIRNESS_METRICS,
     SENDER_METRICS,
     TABLE_METRICS,
     Metric,
     SchemeScores,
     Series,
+    bucket_edges,
     metric,
     shown,
 )
 from distrlcc.evaluation.sim_to_real import RTT_BOUND, THROUGHPUT_BOUND, WorldComparison
-from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, to_json
+from distrlcc.evaluation.summary import (
+    ORACLE,
+    MeanInterval,
+    Summary,
+    figure,
+    summarise,
+    to_json,
+)
 from distrlcc.files import require_writable, write_together
+from distrlcc.sim.link import Log
 from distrlcc.sim.suites import unique_names
-
-MAX_LINKS = 60
-"""Links shown in the tables per link; all are in ``summary.json``."""
+from distrlcc.types import PACKET_BYTES, FloatArray
 
 _TILES = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
 _LINK_METRICS = (*_TILES[:3], "p95_queueing_delay_ms", _TILES[3])
-_NO_RIVAL = "oracle"  # knows the link, so it is not marked as the best
+_DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
+_PARALLEL = ("Mbit/s", "mean RTT, ms", "lost, %", "Jain")
+_ON_INTERVALS = (
+    "95% percentile-bootstrap interval of the mean over links; a link's seeds are drawn together. "
+    "Over a single link, seeds are drawn; a single value has no interval. A link on which nothing "
+    "was delivered has no delay and is left out of the delays' means."
+)
 
 
 @dataclass(frozen=True)
@@ -89,52 +105,192 @@ def write_report(
     files = {"scatter.png": encode(scatter(summary), "png")}
     for name, lines in zip(_file_names("series", by_link), by_link.values(), strict=True):
         files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
+    table = _ranked(summary)
+    files |= {"table.csv": _csv(table).encode(), "table.tex": _latex(table).encode()}
     files["summary.json"] = _json(to_json(summary) | {"series": series_json(series)})
     return _write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
 
 
 def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
     """Return the page's HTML."""
-    # The best policy among its rivals, and its worst links.
-    learned = [s for s in summary.schemes if s.learned]
-    ranking = summary.ranking()
-    rivals = [scheme for scheme in ranking if scheme != _NO_RIVAL]
-    best = next((s for s in learned if s.scheme in rivals), None)
-    links = _links(summary, learned)
-    # The tables' columns, and the schemes' colours.
-    columns = [_cells(summary, m) for m in TABLE_METRICS]
-    link_metrics = [metric(key) for key in _LINK_METRICS]
-    link_metrics += [m for m in summary.metrics if m in SENDER_METRICS]
-    names = summary.names()
-    light, dark = (looks(names, theme) for theme in (LIGHT, DARK))
-
-    def drawn(lines: Sequence[Series]) -> dict[str, str]:
-        return svg_pictures(lambda theme: time_series(lines, theme=theme, schemes=names))
-
-    page = _template("report.html.jinja").render(
-        info=info,
-        policies=[each.scheme for each in learned],
-        void=summary.void_notes(),
-        summary=summary,
-        scatter=svg_pictures(lambda theme: scatter(summary, theme=theme)),
-        tiles=[(metric(key), best.overall[key]) for key in _TILES if best],
-        best_policy=best.scheme if best else "",
-        rank=rivals.index(best.scheme) + 1 if best else 0,
-        rivals=rivals,
-        ranking=ranking,
-        intervals=summary.has_intervals,
-        columns=TABLE_METRICS,
-        rows=list(zip(summary.schemes, zip(*columns, strict=True), strict=True)),
-        swatches=[(light[name].color, dark[name].color) for name, _ in names],
-        links=links,
-        link_tables=[(m, [_cells(summary, m, link) for link in links]) for m in link_metrics],
-        left_out=len(summary.links) - len(links),
-        worst_first=learned[0].scheme if learned else "",
-        series=[(link, drawn(lines)) for link, lines in by_link.items()],
-        senders=any(one.sender is not None for s in by_link.values() for one in s),
-        metrics=summary.metrics,
+    links, seeds = len(summary.links), summary.seeds
+    names = _file_names("series", by_link)
+    scattered = Section("Throughput against delay", [_scattered(summary)])
+    ranked = Section("Ranked by power", [_ranked(summary), *_under_table(summary, info)])
+    sections = [scattered, ranked]
+    if by_link:
+        charts = [
+            _over_time(name, link, lines, summary)
+            for name, (link, lines) in zip(names, by_link.items(), strict=True)
+        ]
+        sections.append(Section("Over time", [*charts, _under_series(by_link)]))
+    means = f" ± half of the {95}% bootstrap interval over seeds" if seeds > 1 else ""
+    per_link = _per_link(summary, dict(zip(by_link, names, strict=True)))
+    sections.append(Section("Per link", [per_link, f"Mean over seeds{means}."]))
+    policies = ", ".join(one.scheme for one in summary.schemes if one.learned)
+    facts = {
+        "suite": f"{info.suite}: {_count(links, 'link')}",
+        **({"policies": policies} if policies else {}),
+        "seeds": ", ".join(map(str, range(seeds))),
+        "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+    }
+    page = Page(
+        "Congestion control evaluation",
+        info.command,
+        sections,
+        lead=(
+            f"{_count(len(summary.schemes), 'scheme')} on {_count(links, 'link')} of {info.suite}, "
+            f"{_count(seeds, 'seed')} each"
+        ),
+        answer=summary.answer(),
+        tiles=_tiles(summary),
+        facts=facts,
+        definitions={m.title: m.definition for m in summary.metrics}
+        | {"± and crosses": _ON_INTERVALS},
     )
-    return page + "\n"
+    return page.html()
+
+
+def _tiles(summary: Summary) -> list[Tile]:
+    """Return the best policy's means, after what does not count."""
+    tiles = []
+    if void := summary.void_notes():
+        runs = len(summary.schemes) * len(summary.links) * summary.seeds
+        do = "do" if len(summary.void) > 1 else "does"
+        unit = f"of {runs} runs {do} not count"
+        tiles.append(Tile(str(len(summary.void)), " ".join(void), unit, "bad"))
+    best = summary.best_policy()
+    for place, key in enumerate(_TILES if best is not None else ()):
+        assert best is not None
+        m, found = metric(key), best.overall[key]
+        (mean, half), (p10, worst) = found.texts(m), found.tails(m)
+        text = m.label
+        if worst:
+            text += f"; a tenth of the links have worse than {p10}, the worst has {worst}"
+        unit = f"{m.unit}{f' ±{half}' if half else ''}".strip()
+        tiles.append(Tile(mean, text, unit, "" if place else "main"))
+    return tiles
+
+
+def _scattered(summary: Summary) -> Chart:
+    colors = color_pairs(summary.names())
+    points = []
+    for s in summary.schemes:
+        delay, rate = s.overall[_DELAY.key], s.overall[_RATE.key]
+        if not math.isfinite(delay.mean + rate.mean):
+            continue  # what delivered nothing has no place
+        point: dict[str, Any] = {"x": figure(delay.mean), "y": figure(rate.mean)}
+        if math.isfinite(delay.half_width + rate.half_width):
+            point |= {"xl": figure(delay.low), "xh": figure(delay.high)}
+            point |= {"yl": figure(rate.low), "yh": figure(rate.high)}
+        points.append(point | {"label": s.shown, "learned": s.learned, "colors": colors[s.scheme]})
+    says = "Means over links"
+    if summary.left_out and summary.common:
+        of = f"{summary.common} of {len(summary.links)}"
+        says += f" on which every scheme has a run that counts ({of})"
+    says += "; up and right is better."
+    if summary.has_intervals:
+        says += " Crosses are 95% bootstrap intervals over links."
+    if summary.left_out and not summary.common:
+        says += " Some runs do not count, and the schemes' links differ."
+    elif summary.has_intervals:
+        says += (
+            " All schemes ran on the same links, so where links differ much in rate the intervals "
+            "are wide and move together; the table's utilisation and power compare schemes more "
+            "sharply."
+        )
+    labels = {"xLabel": _DELAY.title, "yLabel": _RATE.title}
+    return Chart("scatter", "scatter", {"points": points, **labels}, says=says)
+
+
+def _ranked(summary: Summary) -> Table:
+    colors = color_pairs(summary.names())
+    columns = [_cells(summary, m) for m in TABLE_METRICS]
+    rows = [
+        Row(
+            s.shown,
+            [column[place] for column in columns],
+            " ".join(["learned"] * s.learned + ["void"] * (s.scheme in summary.without_runs)),
+            colors[s.scheme],
+        )
+        for place, s in enumerate(summary.schemes)
+    ]
+    heads = [Column("scheme", left=True), *map(Column.of, TABLE_METRICS)]
+    return Table("Schemes, ranked by power", heads, rows, "ranked")
+
+
+def _under_table(summary: Summary, info: ReportInfo) -> list[str]:
+    said = ""
+    if summary.has_intervals:
+        said = (
+            "Mean over links ± half of the 95% bootstrap interval over links; below, a tenth of "
+            "the links are worse than the first value, and the second is the worst link's. "
+        )
+    said += (
+        "Bold: the best of its column, the oracle apart, which knows the link. Shaded: policies."
+    )
+    said += " Struck through: no run counts." * bool(summary.void)
+    return [said, *summary.notes(), *info.notes]
+
+
+def _over_time(name: str, link: str, lines: Sequence[Series], summary: Summary) -> Chart:
+    """Return a link's figure: rates over its capacity, delays, and what senders say."""
+    colors = color_pairs(summary.names())
+    lines = sorted(lines, key=lambda one: one.learned)  # policies on top
+
+    def panel(title: str, unit: str, values: Sequence[FloatArray | None]) -> dict[str, Any]:
+        drawn = [
+            {
+                "label": shown(one.scheme),
+                "colors": colors[one.scheme],
+                "values": _plain(array),
+                "width": 2.2 if one.learned else 1.4,
+            }
+            for one, array in zip(lines, values, strict=True)
+            if array is not None
+        ]
+        return {"title": title, "unit": unit, "lines": drawn}
+
+    panels = [panel("rate", "Mbit/s", [one.rate_mbps for one in lines])]
+    panels.append(panel("queueing delay", "ms", [one.queueing_delay_ms for one in lines]))
+    if any(one.cwnd_packets is not None for one in lines):
+        panels.append(panel("window", "packets", [one.cwnd_packets for one in lines]))
+    for m in SENDER_METRICS:
+        values = [None if one.sender is None else m.scale * one.sender[m.key] for one in lines]
+        if any(each is not None and np.isfinite(each).any() for each in values):
+            panels.append(panel(m.label.removeprefix("mean "), m.unit, values))
+    first = lines[0]
+    data = {"time": _plain(first.time_s), "capacity": _plain(first.capacity_mbps), "panels": panels}
+    return Chart(name, "lines", data, link)
+
+
+def _under_series(by_link: Mapping[str, Sequence[Series]]) -> str:
+    said = (
+        "First seed. The shade is what the link can carry; the queueing delay is the mean of the "
+        "packets of each time bucket. Drag to zoom, double click to go back."
+    )
+    if any(one.sender is not None for lines in by_link.values() for one in lines):
+        said += (
+            " Both are the link's. Below them is what the senders say of themselves: the "
+            "congestion window, the smoothed RTT and the share of the packets sent that had been "
+            "sent before; the kernel's TCP is asked each 10 ms (TCP_INFO), and ours, which send "
+            "nothing again here, at each of their steps."
+        )
+    return said
+
+
+def _per_link(summary: Summary, charts: Mapping[str, str]) -> Chart:
+    """Return a table of each link, of which the page shows a metric at a time."""
+    metrics = [metric(key) for key in _LINK_METRICS]
+    metrics += [m for m in summary.metrics if m in SENDER_METRICS]
+    tables = []
+    for m in metrics:
+        rows = [_cells(summary, m, link) for link in summary.links]
+        cells = [[c.text + (f" ±{c.half}" if c.half else "") for c in row] for row in rows]
+        numbers = [[c.value for c in row] for row in rows]
+        tables.append({"title": m.title, "cells": cells, "numbers": numbers})
+    data = {"links": list(summary.links), "schemes": [s.shown for s in summary.schemes]}
+    return Chart("per-link", "links", {**data, "metrics": tables, "charts": dict(charts)})
 
 
 def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str) -> Path:
@@ -151,22 +307,81 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
         if counted := [run for run in row.runs if not run.broken]:
             runs.setdefault(row.contender, []).extend(counted)
     files = {"fairness.json": _json(fairness_json(rows))}
-    pictures = []
+    charts: list[str | Table | Chart] = []
     for name, contender in zip(_file_names("fairness", runs), runs, strict=True):
         run = max(runs[contender], key=lambda run: len(run.scenario.flows))
-        draw = partial(fairness_plot, run, contender)
-        files |= {f"{name}.{kind}": encode(draw(LIGHT), kind) for kind in ("png", "pdf")}
-        shown = {"contender": contender, "link": run.scenario.name}
-        pictures.append(shown | svg_pictures(draw))
+        drawn = fairness_plot(run, contender, LIGHT)
+        files |= {f"{name}.{kind}": encode(drawn, kind) for kind in ("png", "pdf")}
+        charts.append(_shared_chart(name, run, contender))
     # The page has a table for each suite.
-    suites = []
+    sections = []
     for suite in dict.fromkeys(row.suite for row in rows):
         of_suite = [row for row in rows if row.suite == suite]
-        suites.append({"name": suite, "metrics": shown_metrics(of_suite), "rows": of_suite})
-    page = _template("fairness.html.jinja").render(
-        command=command, suites=suites, pictures=pictures, metrics=FAIRNESS_METRICS
+        metrics, (_, links, seeds) = shown_metrics(of_suite), of_suite[0].values.shape
+        lines = [
+            Row(
+                row.name,
+                [Cell.of(row.overall[m.key], m) for m in metrics],
+                " ".join(["learned"] * row.learned + ["void"] * bool(row.void)),
+            )
+            for row in of_suite
+        ]
+        table = Table(suite, [Column("flows", left=True), *map(Column.of, metrics)], lines)
+        said = f"{_count(links, 'link')}, {_count(seeds, 'run')} each."
+        notes = [note for row in of_suite for note in row.notes]
+        sections.append(Section(suite, [said, table, *notes]))
+    if charts:
+        sections.append(Section("Flows that join and leave", charts))
+    page = Page(
+        "Fairness",
+        command,
+        sections,
+        lead=(
+            "Means over links, ± half of the 95% interval; below, a tenth of the links are worse "
+            "than the first value, and the second is the worst link's"
+        ),
+        answer=_fair(rows),
+        definitions={m.title: m.definition for m in FAIRNESS_METRICS},
     )
-    return _write_files(folder, files | {"fairness.html": f"{page}\n".encode()})
+    return _write_files(folder, files | {"fairness.html": page.html().encode()})
+
+
+def _fair(rows: Sequence[SuiteFairness]) -> str:
+    """Return the answer of a fairness page: how alike flows' shares are, by suite."""
+    said = []
+    for row in rows:
+        jain = row.overall["jain"].mean
+        if row.learned and math.isfinite(jain):
+            said.append(f"{jain:.2f} on {row.suite}")
+    names = list(dict.fromkeys(row.name for row in rows if row.learned))
+    if len(names) != 1 or not said:
+        return "How evenly flows share a link; 1 is an equal share."
+    return (
+        f"Flows of {names[0]} share with a Jain's index of {', '.join(said)}; 1 is an equal share."
+    )
+
+
+def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
+    """Return the rates of a link's flows and their Jain's index."""
+    names = flow_names(run, contender)
+    colors, rates = color_pairs(names), windowed_rates(run)
+    middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
+    lines = [
+        {"label": shown(flow), "colors": colors[flow], "values": _plain(rate)}
+        for (flow, _), rate in zip(names, rates, strict=True)
+    ]
+    index = {
+        "label": "Jain's index",
+        "colors": ("#444", "#ccc"),
+        "values": _plain(jain_index(rates)),
+    }
+    panels = [
+        {"title": "rate", "unit": "Mbit/s", "lines": lines},
+        {"title": "Jain's index", "unit": "", "lines": [index]},
+    ]
+    capacity = run.capacity[: len(middles)] * MBIT / BUCKET_S
+    data = {"time": _plain(middles), "capacity": _plain(capacity), "panels": panels}
+    return Chart(name, "lines", data, f"{shown(contender)} on {run.scenario.name}")
 
 
 def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
@@ -175,8 +390,44 @@ def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
     Raises:
         OutputError: The folder cannot be written.
     """
-    page = _template("scorecard.html.jinja").render(card=card, command=command)
-    files = {"scorecard.json": _json(card.to_json(), 1), "scorecard.html": f"{page}\n".encode()}
+    rows, before = [], ""
+    for line in card.lines:
+        cells = [Cell(line.bound)]
+        columns = zip(line.cells, line.tails, line.passed, card.learned, line.values, strict=True)
+        for text, tail, passed, learned, value in columns:
+            how = ("passed" if passed else "failed") if line.bound and learned else ""
+            cross = " ✗" if learned and not passed else ""
+            cells.append(Cell(f"{text}{cross}", tails=(tail,), how=how, value=figure(value)))
+        rows.append(Row(f"{line.label}: {line.title}", cells, "first" * (line.label != before)))
+        before = line.label
+    heads = [Column("score", left=True), Column("gate"), *(Column(shown(n)) for n in card.names)]
+    gates = sum(bool(line.bound) for line in card.lines)
+    tiles = [
+        Tile(
+            f"{gates - len(card.failed(name))} of {gates}",
+            f"gates that {name} passes",
+            how="main" if not card.failed(name) else "bad",
+        )
+        for name, learned in zip(card.names, card.learned, strict=True)
+        if learned and gates
+    ]
+    said = (
+        "Power is utilisation / (1 + queueing delay in round trips), at most 1. A gate is what a "
+        "policy for every link should reach; ✗ marks what a policy misses. Rows without a gate "
+        "explain those with one, or show other links. docs/metrics.md defines each score."
+    )
+    page = Page(
+        "Scorecard",
+        command,
+        [Section("Scores", [Table("Scores", heads, rows), said])],
+        lead=(
+            "Means over links of the split test, one run each; below each a tenth of the links are "
+            "worse than the first value, and the second is the worst link's"
+        ),
+        answer=" ".join(card.verdicts),
+        tiles=tiles,
+    )
+    files = {"scorecard.json": _json(card.to_json(), 1), "scorecard.html": page.html().encode()}
     return _write_files(folder, files)
 
 
@@ -184,12 +435,205 @@ def comparison_page(
     rows: Sequence[WorldComparison],
     notes: Sequence[str] = (),
     parallel: Sequence[ParallelFlows] = (),
+    *,
+    command: str = "",
 ) -> str:
     """Return the page that compares both worlds: a table, sentences, and several flows' table."""
-    bounds = {"throughput_bound": THROUGHPUT_BOUND, "rtt_bound": RTT_BOUND}
-    return _template("sim_to_real.html.jinja").render(
-        rows=rows, parallel=parallel, notes=notes, **bounds
+    lines = []
+    for row in rows:
+        cells = [Cell(row.shown)]
+        for each in (row.mbps, row.p95_ms):
+            simulated, emulated, difference = each.texts()
+            value = abs(each.difference) if math.isfinite(each.difference) else None
+            how = "failed" if each.far else ""
+            cells += [Cell(emulated), Cell(simulated), Cell(difference, how=how, value=value)]
+        lines.append(Row(row.link, cells, "void" * (row.failed == row.runs)))
+    figures = ("Mbit/s", "simulated", "apart", "p95 RTT, ms", "simulated", "apart")
+    heads = [Column("link", left=True), Column("sender", left=True), *map(Column, figures)]
+    near = sum(not (row.mbps.far or row.p95_ms.far) for row in rows)
+    bounds = f"{THROUGHPUT_BOUND:.0%} of throughput and {RTT_BOUND:.0%} of p95 RTT"
+    both: list[str | Table | Chart] = [Table("Both worlds", heads, lines), *notes]
+    sections = [Section("Each link", both)]
+    if parallel:
+        worlds = [f"{each}{head}" for each in ("", "simulated ") for head in _PARALLEL]
+        columns = [Column("flows", left=True), Column("sender", left=True), *map(Column, worlds)]
+        flows = [
+            Row(
+                str(one.flows),
+                [
+                    Cell(shown(one.sender)),
+                    *map(Cell, one.emulated.texts()),
+                    *map(Cell, one.simulated.texts() if one.simulated else ("-",) * 4),
+                ],
+            )
+            for one in parallel
+        ]
+        said = (
+            "All flows of one sender together, on a link of 96 Mbit/s, 10 ms one way and a queue "
+            "of 300 packets; lost are the packets that the kernel sent again, simulated those that "
+            "the queue dropped."
+        )
+        parts: list[str | Table | Chart] = [said, Table("Several flows", columns, flows)]
+        sections.append(Section("Several flows at once", parts))
+    answer = f"{near} of {_count(len(rows), 'pair')} are within {bounds}." if rows else ""
+    lead = "Real packets on emulated links, and the same senders in the simulator"
+    return Page("Simulator and real packets", command, sections, lead=lead, answer=answer).html()
+
+
+def log_page(log: Log, name: str, *, command: str) -> str:
+    """Return the page of an emulator's log: rates over the link's, delay in the queue, drops.
+
+    Raises:
+        TraceError: Nothing crossed the link.
+    """
+    left, sizes, waits = events_of(log, "-")
+    if not len(left):
+        raise TraceError(f"{name}: nothing left the link, so that there is nothing to draw")
+    ends = [time for time, *_ in log.events]
+    begin, seconds = float(min(ends)), max(max(ends) - min(ends), 100) / 1e3
+    edges = begin + 1e3 * bucket_edges(seconds)
+    lengths = np.diff(edges)
+    offered = binned(edges, events_of(log, "#")[0]) * PACKET_BYTES
+    carried, came = binned(edges, left, sizes), binned(edges, *events_of(log, "+")[:2])
+    counts, total = binned(edges, left), binned(edges, left, waits)
+    delay = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
+    dropped = binned(edges, *events_of(log, "d")[:2])
+
+    def line(label: str, values: FloatArray, place: int) -> dict[str, Any]:
+        colors = (("#b04a00", "#ff9350"), ("#0072B2", "#4aa8e0"))[place]
+        return {"label": label, "colors": colors, "values": _plain(values)}
+
+    def mbps(data: FloatArray) -> FloatArray:
+        return 8e-3 * data / lengths
+
+    rates = [line("delivered", mbps(carried), 0), line("arrived", mbps(came), 1)]
+    panels = [
+        {"title": "rate", "unit": "Mbit/s", "lines": rates},
+        {"title": "time in the queue", "unit": "ms", "lines": [line("delay", delay, 0)]},
+        {"title": "dropped", "unit": "packets", "lines": [line("drops", dropped, 1)]},
+    ]
+    time = (edges[1:] + edges[:-1]) / 2e3 - begin / 1e3
+    data = {"time": _plain(time), "capacity": _plain(mbps(offered)), "panels": panels}
+    # The answer.
+    rate, used = float(mbps(carried).mean()), float(carried.sum() / max(offered.sum(), 1.0))
+    p95 = float(np.percentile(waits, 95.0))
+    lost = float(dropped.sum() / max(len(events_of(log, "+")[0]), 1))
+    tiles = [
+        Tile(f"{rate:.2f}", "delivered", "Mbit/s", "main"),
+        Tile(f"{100 * used:.1f}", "of what the link could carry", "%"),
+        Tile(f"{waits.mean():.1f}", "mean time in the queue", "ms"),
+        Tile(f"{p95:.0f}", "95% of the packets waited less", "ms"),
+        Tile(f"{100 * lost:.2f}", "dropped by the queue", "%"),
+    ]
+    answer = (
+        f"{rate:.2f} Mbit/s crossed the link, {used:.0%} of what it could carry; packets waited "
+        f"{waits.mean():.0f} ms in the mean, and 95% of them less than {p95:.0f} ms."
     )
+    limit = f"{log.packets} packets" if log.packets else f"{log.bytes} bytes" if log.bytes else ""
+    facts = {"log": name, "queue": f"{log.queue} {limit}".strip(), "time": f"{seconds:.1f} s"}
+    sections = [Section("Over time", [Chart("log", "lines", data)])]
+    return Page("An emulated link", command, sections, "", answer, tiles, facts).html()
+
+
+def tails_page(
+    title: str,
+    rows: Sequence[tuple[str, bool, Mapping[str, MeanInterval]]],
+    metrics: Sequence[Metric],
+    notes: Sequence[str],
+    *,
+    lead: str,
+    command: str,
+) -> str:
+    """Return a page of one table: a row of means for each scheme, with its tails."""
+    lines = [
+        Row(shown(name), [Cell.of(found[m.key], m) for m in metrics], "learned" * learned)
+        for name, learned, found in rows
+    ]
+    table = Table(title, [Column("scheme", left=True), *map(Column.of, metrics)], lines)
+    first = metrics[0]
+    known = [(found[first.key].mean, name) for name, _, found in rows if name != ORACLE]
+    known = [one for one in known if not math.isnan(one[0])]
+    best = min(known) if known else None
+    answer = f"{shown(best[1])} is first: {first.label} {first.text(best[0])}." if best else ""
+    definitions = {m.title: m.definition for m in metrics}
+    sections = [Section(title, [table, *notes])]
+    return Page(title, command, sections, lead, answer, definitions=definitions).html()
+
+
+def stress_page(figures: Mapping[str, Any], says: Mapping[str, str], *, command: str) -> str:
+    """Return the page of a search for failures: in what share of the space each property holds."""
+    rows = []
+    for key, share in figures["shares"].items():
+        held = share["share"] if share["judged"] else None
+        low, high = share["interval"] or (0.0, 0.0)
+        bar = figures["bars"].get(key)
+        how = "" if bar is None or held is None else "passed" if held >= bar else "failed"
+        cells = [
+            Cell(says.get(key, "all that have a bar and are judged")),
+            Cell(str(share["judged"])),
+        ]
+        cells += [Cell("-" if held is None else f"{held:.1%}", how=how, value=held)]
+        cells += [Cell("-" if held is None else f"{low:.1%} to {high:.1%}")]
+        rows.append(Row(key, [*cells, Cell("" if bar is None else f"{bar:.0%}")]))
+    heads = ("property", "what must hold", "links", "holds", "95% interval", "bar")
+    shares = Table("Properties", [Column(head, left=k < 2) for k, head in enumerate(heads)], rows)
+    worst = [
+        Row(
+            name,
+            [
+                Cell(f"{one['score']:.2f}", value=one["score"]),
+                Cell(", ".join(f"{key} {value}" for key, value in one["link"].items())),
+            ],
+        )
+        for name, one in figures["worst"].items()
+    ]
+    links = Table(
+        "Links on which it fails",
+        [Column("name", left=True), Column("score"), Column("link", left=True)],
+        worst,
+    )
+    judged = [(s["share"], key) for key, s in figures["shares"].items() if s["judged"]]
+    name = shown(figures["policy"])
+    answer = (
+        f"{name} holds '{min(judged)[1]}' least often: on {min(judged)[0]:.0%} of the links."
+        if judged
+        else ""
+    )
+    sections = [Section("What holds, and where", [shares])]
+    if worst:
+        said = "Each link is the simplest that fails so; at a score of 1 the property just holds."
+        sections.append(Section("The worst links, made simple", [said, links]))
+    return Page(f"Where {name} fails", command, sections, answer=answer).html()
+
+
+def map_page(found: Mapping[str, Any], says: str, *, command: str) -> str:
+    """Return the page of a map, whose JSON this is: warm cells fail, cold ones hold."""
+
+    def axis(values: Sequence[Any]) -> list[Any]:
+        return [value if value != "" else "none" for value in values]
+
+    data = {
+        "xs": axis(found["xs"]),
+        "ys": axis(found["ys"]),
+        "ratio": found["scores"],
+        "xLabel": found["x"],
+        "yLabel": found["y"],
+        "low": "a quarter of what must be",
+        "high": "four times as much",
+    }
+    scores = [x for row in found["scores"] for x in row if x is not None]
+    held = sum(x >= 1 for x in scores)
+    name, others = shown(found["policy"]), ", ".join(map(shown, found["against"]))
+    answer = f"{name} holds it on {held} of {len(scores)} links ({held / max(len(scores), 1):.0%})."
+    facts = {
+        "beside": others,
+        "what must hold": says,
+        "all else": ", ".join(f"{k} {v}" for k, v in found["at"].items()),
+    }
+    sections = [
+        Section(says, [Chart("map", "map", data, says="At 1 it just holds; grey was not judged.")])
+    ]
+    return Page(f"{found['property']} of {name}", command, sections, "", answer, facts=facts).html()
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -199,19 +643,49 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder / list(files)[-1]
 
 
-def _template(name: str) -> jinja2.Template:
-    """Return one of the pages' templates."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["shown"] = shown
-    environment.globals["date"] = f"{datetime.now(UTC):%Y-%m-%d}"
-    text = resources.files("distrlcc.evaluation").joinpath(name).read_text("utf-8")
-    return environment.from_string(text)
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _plain(values: Any) -> list[float | None]:
+    """Return numbers of four digits for a page; null where there are none."""
+    return [
+        None if not math.isfinite(x) else float(f"{x:.4g}") for x in np.asarray(values).tolist()
+    ]
 
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
     return f"{json.dumps(value, allow_nan=False, indent=indent)}\n".encode()
+
+
+def _csv(table: Table) -> str:
+    """Return a table's means with their half widths as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    first, *heads = (f"{c.head} {f'({c.unit})' if c.unit else ''}".strip() for c in table.columns)
+    writer.writerow([first, *(x for head in heads for x in (head, "half of 95%"))])
+    for row in table.rows:
+        writer.writerow([row.name, *(x for cell in row.cells for x in (cell.text, cell.half))])
+    return text.getvalue()
+
+
+def _latex(table: Table) -> str:
+    """Return a table for LaTeX, with booktabs; the best of a column is bold."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"([&%$#_{}])", r"\\\1", text).replace("±", r"$\pm$")
+
+    heads = [plain(f"{c.head} {f'({c.unit})' if c.unit else ''}".strip()) for c in table.columns]
+    lines = [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
+    lines += [" & ".join(heads) + r" \\", r"\midrule"]
+    for row in table.rows:
+        cells = [plain(c.text + (f" ±{c.half}" if c.half else "")) for c in row.cells]
+        bold = [
+            rf"\textbf{{{text}}}" if cell.how == "best" else text
+            for text, cell in zip(cells, row.cells, strict=True)
+        ]
+        lines.append(" & ".join([plain(row.name), *bold]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _file_names(kind: str, names: Iterable[str]) -> list[str]:
@@ -220,32 +694,25 @@ def _file_names(kind: str, names: Iterable[str]) -> list[str]:
     return unique_names([f"{kind}-{stem or 'unnamed'}" for stem in stems], "{}-{}")
 
 
-def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[tuple[str, str, str]]:
-    """Return each scheme's mean and half width as shown, and how: best, with ties, or void."""
+def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[Cell]:
+    """Return each scheme's mean with its interval, and how it stands: best, with ties, or void."""
     means = [s.overall if link is None else s.scenarios[link] for s in summary.schemes]
     texts = [found[m.key].texts(m) for found in means]
     # The oracle is no rival, and delays of some runs only are not the best.
     values = [
         math.nan
-        if mean == "-" or s.scheme == _NO_RIVAL or (s.idle and m.better == "lower")
+        if mean == "-" or s.scheme == ORACLE or (s.idle and m.better == "lower")
         else float(mean)
         for s, (mean, _) in zip(summary.schemes, texts, strict=True)
     ]
     judge = {"higher": max, "lower": min}.get(m.better or "")
     best = judge(filter(math.isfinite, values), default=None) if judge else None
-    cells = [(*text, "best" * (v == best)) for text, v in zip(texts, values, strict=True)]
+    cells = [
+        Cell.of(found[m.key], m, "best" * (v == best))
+        for found, v in zip(means, values, strict=True)
+    ]
     # What is struck through: there is no run that counts.
     for place, s in enumerate(summary.schemes):
         if s.scheme in summary.without_runs or s.scheme in summary.left_out.get(link or "", ()):
-            cells[place] = (m.text(summary.struck(s.scheme, m, link)), "", "void")
+            cells[place] = Cell(m.text(summary.struck(s.scheme, m, link)), how="void")
     return cells
-
-
-def _links(summary: Summary, learned: Sequence[SchemeSummary]) -> list[str]:
-    """Choose links for the tables per link: where the best policy has the least power."""
-    if len(summary.links) <= MAX_LINKS or not learned:
-        return list(summary.links[:MAX_LINKS])
-    scenarios = learned[0].scenarios
-    power = {link: scenarios[link]["power"].mean for link in summary.links}
-    # Where it failed there is none, which is worse than any.
-    return sorted(power, key=lambda link: (math.isfinite(power[link]), power[link]))[:MAX_LINKS]

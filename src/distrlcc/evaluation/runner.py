@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.schemes import LEDBAT
-from distrlcc.control.state import CWND
+from distrlcc.control.state import CWND, PACING
 from distrlcc.env.batch import LinkBatch
+from distrlcc.env.rewards import LinkView
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums, share_of
@@ -24,7 +25,7 @@ from distrlcc.plugins import blame
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.sim.suites import check_agents, with_scheme
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
+from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray, IntervalStats
 
 Indices = NDArray[np.int64]
 
@@ -185,8 +186,11 @@ def simulate(
 
 
 def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
-    """Sum a link's steps up in buckets: seconds, capacity, acked, RTTs' sum, base RTT, queue."""
-    seconds, capacity, acked, rtts, base_rtt, queue = np.array(steps).T
+    """Sum a link's steps up in buckets.
+
+    They are: seconds, capacity, acked, RTTs' sum, base RTT, queue, window, others' acked.
+    """
+    seconds, capacity, acked, rtts, base_rtt, queue, cwnd, others = np.array(steps).T
     ends = np.cumsum(seconds)
     edges = bucket_edges(float(ends[-1]))
     length = np.diff(edges)
@@ -202,7 +206,26 @@ def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
         rate_mbps=packets * MBIT / length,
         queueing_delay_ms=np.where(packets > 0, mean_delay, np.nan),
         queue_packets=bucket_sums(edges, ends, queue * seconds) / length,
+        cwnd_packets=bucket_sums(edges, ends, cwnd * seconds) / length,
+        others_mbps=bucket_sums(edges, ends, others) * MBIT / length,
     )
+
+
+def _step(batch: LinkBatch, n: int, view: LinkView, stats: IntervalStats) -> FloatArray:
+    """Return what `_series` sums up, of the newest step of link n.
+
+    The window is what its sender lets be in flight: of a paced one its rate's worth of a round
+    trip, where that is less.
+    """
+    row, acked = n * batch.n_flows, float(stats.acked[n])
+    cwnd, pacing = batch.simulator.control[row, [CWND, PACING]].tolist()
+    if pacing > 0:
+        rtt = float(stats.rtt_sum[n]) / acked if acked else float(view.base_rtt[n])
+        cwnd = min(cwnd, pacing * rtt)
+    others = batch.simulator.flows[row + 1 : row + batch.n_flows, col.STEP_ACKED].sum()
+    columns = stats.duration, view.capacity, stats.acked, stats.rtt_sum, view.base_rtt
+    queue = batch.simulator.results[n, col.QUEUE]
+    return np.array([*(column[n] for column in columns), queue, cwnd, others], float)
 
 
 class _Counted:
@@ -262,11 +285,9 @@ def _run(
         guarded = batch.windows.lowered * stats.duration
         step = [view.used, view.capacity, stats.rtt_sum, stats.acked, stats.duration, guarded]
         sums[phase, :, everyone] += np.where(running, step, 0.0).T
-        queue = batch.simulator.results[:, col.QUEUE]
-        shown = (stats.duration, view.capacity, stats.acked, stats.rtt_sum, view.base_rtt, queue)
         for n, kept in drawn.items():
             if running[n]:
-                kept.append(np.array([column[n] for column in shown]))
+                kept.append(_step(batch, n, view, stats))
         # What was counted between the end of the first second and that of the flow.
         for moment, sign in ((warm, -1), (ends, 1)):
             links = np.flatnonzero((then < moment) & (now >= moment))

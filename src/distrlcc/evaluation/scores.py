@@ -198,6 +198,10 @@ class Series:
     """Queue length."""
     learned: bool = False
     """Whether it is a policy from a file: drawn with emphasis."""
+    cwnd_packets: FloatArray | None = None
+    """Window; None where packets are real, whose senders say it."""
+    others_mbps: FloatArray | None = None
+    """What the link's other flows deliver; None as above."""
     sender: dict[str, FloatArray] | None = None
     """What the sender reports, by the keys of :data:`SENDER_METRICS`; None in the simulator."""
 

@@ -71,8 +71,10 @@ class Figures:
             getattr(self, name)[where] = getattr(other, name)
 
 
-def measure(contender: Contender, scenarios: Sequence[Scenario]) -> Figures:
-    """Run a contender as every agent of L scenarios.
+def measure(
+    contender: Contender, scenarios: Sequence[Scenario], together: int = _TOGETHER
+) -> Figures:
+    """Run a contender as every agent of L scenarios, at most so many together.
 
     Raises:
         ConfigError: A user's code raised.
@@ -83,7 +85,7 @@ def measure(contender: Contender, scenarios: Sequence[Scenario]) -> Figures:
     order = np.argsort(seconds, kind="stable")
     while len(order):
         near = int((seconds[order] <= 1.5 * seconds[order[0]]).sum())
-        part, order = np.split(order, [min(near, _TOGETHER)])
+        part, order = np.split(order, [min(near, together)])
         found.put(part, _measure(contender, [scenarios[n] for n in part.tolist()]))
     return found
 

@@ -132,7 +132,8 @@ def picture(found: Map) -> Figure:
     """Draw a map: what fails is warm, what holds cold, and what is not judged is grey."""
     import matplotlib as mpl  # noqa: PLC0415 - judging needs none of it
 
-    from distrlcc.evaluation.figures import LIGHT, STYLE, panels  # noqa: PLC0415
+    from distrlcc.evaluation.figures import STYLE, panels  # noqa: PLC0415
+    from distrlcc.evaluation.looks import LIGHT  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
         figure, (axes,) = panels(LIGHT, 4.0, 1.0)

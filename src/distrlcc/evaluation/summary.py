@@ -38,6 +38,8 @@ _MOST_NAMES = 10
 """Links that a sentence names."""
 _MOST_GUARDED = 0.1
 """Where a policy's guard held the window for a greater share of the time, a sentence says so."""
+ORACLE = "oracle"
+"""It knows the link, and is no rival."""
 TAILS = ("p10", "worst")
 """What stands below a mean over links: a tenth of the links are worse than the first value, and
 the worst one. With fewer than ten links they are the same, and the second stands alone."""
@@ -166,6 +168,41 @@ class Summary:
     def ranking(self) -> list[str]:
         """Return the schemes of which a run counts, best power first."""
         return [s.scheme for s in self.schemes if s.scheme not in self.without_runs]
+
+    def best_policy(self) -> SchemeSummary | None:
+        """Return the policy that ranks first; None: no policy has a run that counts."""
+        ranked = self.ranking()
+        return next((s for s in self.schemes if s.learned and s.scheme in ranked), None)
+
+    def answer(self) -> str:
+        """Return whether the best policy is better than the best scheme, and on how many links."""
+        best, ranked = self.best_policy(), self.ranking()
+        rivals = [name for name in ranked if name != ORACLE]
+        if best is None or best.scheme not in rivals:
+            return ""
+        m = next(m for m in self.metrics if m.key == "utilisation")
+        apart = ", the oracle apart" if len(rivals) < len(ranked) else ""
+        on = f", on {self.common} of {len(self.links)} links" * bool(self.left_out and self.common)
+        said = (
+            f"{best.shown} ranks {rivals.index(best.scheme) + 1} of {len(rivals)} by power{apart}, "
+            f"with {best.overall[m.key].texts(m)[0]}% of the link used{on}"
+        )
+        # Link by link beside the best scheme: ahead, and where it has less than half.
+        other = next((s for s in self.schemes if not s.learned and s.scheme in rivals), None)
+        pairs = np.array(
+            [
+                [each.scenarios[link]["power"].mean for each in (best, other)]
+                for link in self.links
+                if other is not None
+            ],
+            float,
+        ).reshape(-1, 2)
+        own, theirs = pairs[np.isfinite(pairs).all(axis=1)].T
+        if other is None or not len(own):
+            return f"{said}."
+        said += f"; it is ahead of {other.shown} on {(own > theirs).mean():.0%} of the links"
+        far = (own < 0.5 * theirs).mean()
+        return f"{said}, and has less than half of its power on {far:.0%}." if far else f"{said}."
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences that say which runs do not count, and what else the means hide."""

@@ -1,0 +1,315 @@
+"""What does it do on this link? A link in a few numbers, and what senders do there.
+
+A `Question`'s fields are the page's sliders, the flags of ``distrlcc try``, and the map's axes.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from distrlcc.config import to_toml
+from distrlcc.control.state import SCHEMES
+from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.evaluation.contender import Contender
+from distrlcc.evaluation.looks import color_pairs
+from distrlcc.evaluation.runner import evaluate
+from distrlcc.evaluation.scores import SchemeScores, Series, metric, shown
+from distrlcc.evaluation.stress import measure
+from distrlcc.evaluation.summary import figure
+from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.trace import load_trace
+from distrlcc.types import FloatArray
+
+CELLS = 32
+MOST_MBIT = 12_000.0
+"""What a link carries in one answer at most: a million packets."""
+MOST_SENDERS = 6
+SCORES = ("power", "utilisation", "queueing_delay_rtt", "p95_queueing_delay_ms", "excess_loss")
+MEASURES = {"power": "power", "use": "share of the link used"}
+_MAP_MBIT, _MAP_RTTS = 120.0, 30.0
+"""What a link of a map carries, and its round trips; 1.5 s or more, 4 s or less."""
+
+
+def _slider(
+    default: float, low: float, high: float, unit: str, text: str, *, off: bool = False
+) -> Any:
+    """Return a number's field; with ``off`` it may be 0, which leaves the thing out."""
+    return field(
+        default=default, metadata={"low": low, "high": high, "unit": unit, "text": text, "off": off}
+    )
+
+
+def _choice(text: str, *choices: str) -> Any:
+    return field(default="", metadata={"text": text, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Question:
+    """A link, what happens on it, and who else sends there."""
+
+    rate: float = _slider(20.0, 0.1, 1000.0, "Mbit/s", "rate")
+    rtt: float = _slider(40.0, 1.0, 1000.0, "ms", "round trip without a queue")
+    queue: int = _slider(100, 1, 5000, "packets", "room in the queue")
+    loss: float = _slider(0.0, 0.01, 20.0, "%", "random loss", off=True)
+    jitter: float = _slider(0.0, 0.1, 100.0, "ms", "jitter of the path", off=True)
+    ack_jitter: float = _slider(0.0, 0.1, 100.0, "ms", "jitter of acknowledgements", off=True)
+    aqm: str = _choice("queue management", "codel", "pie")
+    trace: str = _choice("a trace in place of the rate")
+    beside: str = _choice("a second flow's scheme", *(name for name in SCHEMES if name != "agent"))
+    beside_at: float = _slider(3.0, 0.1, 59.0, "s", "when it begins")
+    change_at: float = _slider(0.0, 0.1, 59.0, "s", "when the link changes", off=True)
+    change_rate: float = _slider(0.0, 0.1, 1000.0, "Mbit/s", "rate from then on", off=True)
+    change_rtt: float = _slider(0.0, 1.0, 1000.0, "ms", "round trip from then on", off=True)
+    seconds: float = _slider(10.0, 1.0, 60.0, "s", "time")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, meta = getattr(self, each.name), each.metadata
+            if "low" in meta:
+                absent = meta["off"] and value == 0
+                if not (absent or meta["low"] <= value <= meta["high"]):
+                    raise ConfigError(
+                        f"{each.name} is {value:g}: expected {meta['low']:g} to {meta['high']:g} "
+                        f"{meta['unit']}{', or 0 for none' * meta['off']}"
+                    )
+            elif value and meta["choices"] and value not in meta["choices"]:
+                raise unknown_name(each.name, value, meta["choices"])
+        if bool(self.change_at) != bool(self.change_rate or self.change_rtt):
+            raise ConfigError(
+                "change_at goes with change_rate or change_rtt: give a time and what changes then"
+            )
+        if self.trace and self.change_rate:
+            raise ConfigError("change_rate is for a rate; a trace has its own: leave one out")
+
+    @classmethod
+    def read(cls, texts: Mapping[str, str]) -> Question:
+        """Return the question of a page's address.
+
+        Raises:
+            ConfigError: A name or a value is not one.
+        """
+        known = {each.name: each for each in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            if name not in known:
+                raise unknown_name("setting", name, known)
+            if "low" not in known[name].metadata:
+                values[name] = text
+                continue
+            try:
+                number = float(text)
+            except ValueError:
+                number = math.nan
+            if not math.isfinite(number) or (name == "queue" and number % 1):
+                raise ConfigError(f"{name} is {text[:40]!r}: expected a number")
+            values[name] = int(number) if name == "queue" else number
+        return cls(**values)
+
+    def told(self) -> dict[str, Any]:
+        """Return what differs from the default link."""
+        plain = asdict(Question())
+        return {name: value for name, value in asdict(self).items() if value != plain[name]}
+
+    def scenario(self) -> Scenario:
+        """Return the link with its flows.
+
+        Raises:
+            ConfigError: It would carry too much, or something comes after its end.
+            TraceError: The trace cannot be read.
+        """
+        mbps = load_trace(self.trace).mean_mbps if self.trace else max(self.rate, self.change_rate)
+        if mbps * self.seconds > MOST_MBIT:
+            raise ConfigError(
+                f"{mbps:g} Mbit/s for {self.seconds:g} s is {mbps * self.seconds:,.0f} Mbit; "
+                f"expected at most {MOST_MBIT:,.0f}: take fewer seconds"
+            )
+        # A CoDel or PIE holds the packets that a droptail would.
+        limit: dict[str, Any] = {"queue_packets": self.queue}
+        if self.aqm:
+            limit = {"aqm": f"{self.aqm}:packets={self.queue}"}
+        changes: tuple[Change, ...] = ()
+        if self.change_at:
+            rate, rtt = self.change_rate or None, self.change_rtt or None
+            changes = (Change(self.change_at, rate, None if rtt is None else rtt / 2),)
+        link = Link(
+            rate_mbps=None if self.trace else self.rate,
+            trace=self.trace or None,
+            delay_ms=self.rtt / 2,
+            loss=self.loss / 100,
+            jitter_ms=self.jitter,
+            ack_jitter_ms=self.ack_jitter,
+            changes=changes,
+            **limit,
+        )
+        second = (Flow(self.beside, start_s=self.beside_at),) if self.beside else ()
+        return Scenario("mine", link, (Flow(), *second), duration_s=self.seconds)
+
+    def toml(self) -> str:
+        """Return the scenario as a file for ``--suite`` and ``check link``."""
+        return to_toml(self.scenario())
+
+    def command(self, senders: Sequence[str]) -> str:
+        """Return the ``distrlcc try`` that asks the same."""
+        flags = [
+            f"--{name.replace('_', '-')}={v:g}"
+            if isinstance(v, float | int)
+            else f"--{name.replace('_', '-')}={v}"
+            for name, v in self.told().items()
+        ]
+        return shlex.join(["distrlcc", "try", *flags, *senders])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one sender does on a link."""
+
+    contender: Contender
+    scores: SchemeScores
+    series: Series | None
+    """None where its run does not count; the scores say why."""
+
+    def value(self, key: str) -> float:
+        """Return a score."""
+        return float(self.scores.figures[key][0, 0])
+
+    def text(self, key: str) -> str:
+        """Return a score as shown, with its unit."""
+        text, unit = self.bare(key), metric(key).unit
+        return text if text == "-" else f"{text}{'' if unit == '%' else ' '}{unit}".strip()
+
+    def bare(self, key: str) -> str:
+        """Return a score as shown in a column whose head has the unit."""
+        return metric(key).text(self.value(key))
+
+
+def answer(contender: Contender, question: Question) -> Answer:
+    """Run one contender on a question's link.
+
+    Raises:
+        ConfigError: As `Question.scenario` says.
+    """
+    scores, series = evaluate(contender, [question.scenario()], series_links=(0,))
+    return Answer(contender, scores, series[0] if series else None)
+
+
+def page_of(
+    question: Question, answers: Sequence[Answer], senders: Sequence[str]
+) -> dict[str, Any]:
+    """Return answers as the page takes them; of what is not defined null."""
+    colors = color_pairs([(one.contender.name, one.contender.learned) for one in answers])
+    drawn = [one.series for one in answers if one.series is not None]
+    found: dict[str, Any] = {
+        "toml": question.toml(),
+        "command": question.command(senders),
+        "scores": [
+            {"key": key, "title": metric(key).title, "about": metric(key).definition}
+            for key in SCORES
+        ],
+        "time": _numbers(drawn[0].time_s) if drawn else [],
+        "capacity": _numbers(drawn[0].capacity_mbps) if drawn else [],
+        "senders": [],
+    }
+    for one in answers:
+        lines: dict[str, Any] = {}
+        if one.series is not None:
+            lines = {
+                "rate": _numbers(one.series.rate_mbps),
+                "queue": _numbers(one.series.queueing_delay_ms),
+                "window": _numbers(one.series.cwnd_packets),
+                "others": _numbers(one.series.others_mbps) if question.beside else None,
+            }
+        name = one.contender.name
+        why = "; ".join(dict.fromkeys(one.scores.reasons.values()))
+        scores = {key: [figure(one.value(key)), one.text(key), one.bare(key)] for key in SCORES}
+        found["senders"].append(
+            {
+                "name": shown(name),
+                "learned": one.contender.learned,
+                "colors": colors[name],
+                "why": why,
+                "scores": scores,
+                **lines,
+            }
+        )
+    return found
+
+
+def _numbers(values: FloatArray | None) -> list[float | None]:
+    return [] if values is None else [figure(x) for x in np.asarray(values).tolist()]
+
+
+AXES = tuple(
+    f.name
+    for f in fields(Question)
+    if f.name in ("rate", "rtt", "queue", "loss", "jitter", "ack_jitter")
+)
+
+
+def axis_values(name: str) -> list[float]:
+    """Return `CELLS` values over a slider's range, equal steps of their logarithms."""
+    meta = Question.__dataclass_fields__[name].metadata
+    found = np.geomspace(meta["low"], meta["high"], CELLS).tolist()
+    return [round(v) if name == "queue" else float(f"{v:.3g}") for v in found]
+
+
+def map_of(
+    question: Question, x: str, y: str, key: str, own: Contender, other: Contender
+) -> dict[str, Any]:
+    """Compare two contenders on `CELLS` by `CELLS` links; 2 is twice as much for the first.
+
+    All else is as the question has it, but the time, which is a few dozen round trips.
+
+    Raises:
+        ConfigError: There is no such axis or measure.
+    """
+    for name in (x, y):
+        if name not in AXES:
+            raise unknown_name("axis", name, AXES)
+    if x == y:
+        raise ConfigError(f"both axes are {x}; expected two")
+    if key not in MEASURES:
+        raise unknown_name("measure", key, MEASURES)
+    if question.trace and "rate" in (x, y):
+        raise ConfigError("rate says nothing of a trace; take another axis, or leave the trace out")
+    xs, ys = axis_values(x), axis_values(y)
+    plain = replace(question, change_at=0.0, change_rate=0.0, change_rtt=0.0, beside="")
+    links = []
+    for b in ys:
+        for a in xs:
+            at: dict[str, Any] = {x: a, y: b}
+            one = replace(plain, **at)
+            seconds = min(max(_MAP_RTTS * one.rtt / 1e3, 1.5), 4.0)
+            # A fast link is over sooner, but not before some round trips.
+            fast = max(_MAP_MBIT / one.rate, 10 * one.rtt / 1e3)
+            links.append(replace(one, seconds=max(min(seconds, fast), 1.0)).scenario())
+    mine, theirs = (measure(each, links, len(links)) for each in (own, other))
+    values, others = (
+        getattr(each, "power" if key == "power" else "used") for each in (mine, theirs)
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.clip(values / others, 1e-3, 1e3).reshape(len(ys), len(xs))
+    ahead = int((ratio > 1.02).sum())
+    behind = int((ratio < 1 / 1.02).sum())
+    names = shown(own.name), shown(other.name)
+    says = (
+        f"{names[0]} has more {MEASURES[key]} than {names[1]} on {ahead / ratio.size:.0%} of these "
+        f"links, and less on {behind / ratio.size:.0%}."
+    )
+    return {
+        "x": x,
+        "y": y,
+        "xs": xs,
+        "ys": ys,
+        "names": names,
+        "measure": MEASURES[key],
+        "says": says,
+        "ratio": [_numbers(row) for row in ratio],
+        "own": [_numbers(row) for row in values.reshape(ratio.shape)],
+        "other": [_numbers(row) for row in others.reshape(ratio.shape)],
+    }

@@ -1,0 +1,68 @@
+"""The gallery: what ships and what was trained here, with its size, its scores and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distrlcc.config import read_toml
+from distrlcc.env.actions import ACTIONS
+from distrlcc.errors import DistrlccError
+from distrlcc.policy.policy_file import PolicyFile, load_policy, shipped_policies
+from distrlcc.policy.quantise import quantise
+from distrlcc.recipes.result_row import shipped_rows
+
+
+def gallery(trained: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Return a card for each shipped policy, and for each of some runs'."""
+    told = read_toml(Path(__file__).parents[1] / "cli" / "about.toml")
+    rows, found = shipped_rows(), []
+    for name, path in shipped_policies().items():
+        scores = (
+            {}
+            if name not in rows
+            else {
+                suite: rows[name].of_shipped(suite, "power")
+                for suite, by_metric in rows[name].scores.items()
+                if "power" in by_metric
+            }
+        )
+        card = _card(path) | {"name": name, "sender": name, "power": scores}
+        card |= {"about": told["policies"].get(name, ""), "not_for": told["not_for"].get(name, "")}
+        found.append(card)
+    for key, path in trained.items():
+        card = {"name": key, "sender": f"run:{key}", "power": {}, "about": "trained here"}
+        found.append({**_card(path), **card, "not_for": ""})
+    return found
+
+
+def _card(path: Path) -> dict[str, Any]:
+    try:
+        policy = load_policy(path)
+    except DistrlccError as error:
+        return {"error": str(error)}
+    spec = policy.spec
+    return {
+        "bytes": path.stat().st_size,
+        "parameters": int(sum(np.size(array) for array in policy.arrays.values())),
+        "network": spec.network_text,
+        "observation": spec.observation,
+        "action": spec.action,
+        "step_ms": spec.step_ms,
+        "preference": spec.preference,
+        "runs_in": ["simulator", "UDP", *_elsewhere(policy)],
+    }
+
+
+def _elsewhere(policy: PolicyFile) -> list[str]:
+    """Return where else it runs: in the kernel where it can be quantised, as ONNX if it is ours."""
+    found = []
+    try:
+        quantise(policy, ACTIONS[policy.spec.action], preference=policy.spec.preference)
+        found.append("kernel")
+    except (DistrlccError, KeyError):
+        pass
+    return found + ["ONNX"] * (policy.spec.network is None)

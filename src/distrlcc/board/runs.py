@@ -1,0 +1,345 @@
+"""Runs as their folders show them, read while they are written: nothing is asked of a training.
+
+A worker is gone once its lines end in ``workers.jsonl`` and others' go on; what joined, left and
+healed stands in the metrics' ``events``, of ranks and of Ray's members, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from distrlcc.config import flat
+from distrlcc.errors import ConfigError
+from distrlcc.runs.metrics_log import Follower
+
+MOST_RUNS = 500
+MOST_ROWS = 20_000
+"""Of a run in memory."""
+MOST_POINTS = 600
+"""Of a curve."""
+_DEPTH = 3
+"""Folders below one that is given in which runs are looked for."""
+QUIET_S = 30.0
+"""Without a new line for so long, or for four updates if that is longer, a run is not running."""
+_SCORE = "held_out_reward"
+"""What chooses the best checkpoint, of both ways to act."""
+_LEFT = re.compile(r"^(gone|died|dead|left|lost|silent|refused)|: gone|has died|is gone", re.I)
+_JOINED = re.compile(r"^joined|joined:|joins|healed|is back", re.I)
+
+
+@dataclass
+class Presence:
+    """A worker from its first line to its last, in the run's seconds."""
+
+    name: str
+    begin: float
+    end: float
+    newest: dict[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """One run's folder; `refresh` reads what is new."""
+
+    def __init__(self, key: str, path: Path) -> None:
+        """Take its name on the page, and its folder."""
+        self.key, self.path = key, path
+        self.version = 0
+        """Counts what was new."""
+        self.rows: dict[int, dict[str, Any]] = {}
+        """By update."""
+        self.workers: dict[str, Presence] = {}
+        self.present: set[str] = set()
+        self.seconds = 0.0
+        """The newest time that a line has, s since the run began."""
+        self._best: dict[str, float] = {}
+        self._alarms: set[int] = set()
+        self._settings: dict[str, Any] = {}
+        self._metrics, self._workers = (Follower(path / name) for name in _FILES)
+        self._file = 0
+        self._wrote = 0.0
+        self._state = ""
+
+    def refresh(self) -> bool:
+        """Read new lines; say whether anything is new."""
+        before = self.version
+        with suppress(OSError):
+            status = (self.path / _FILES[0]).stat()
+            self._wrote = max(self._wrote, status.st_mtime)
+            if status.st_ino != self._file:  # a resume puts another file there
+                self._file, self.rows, self._best, self._alarms = status.st_ino, {}, {}, set()
+                self._settings = {}
+                self._metrics = Follower(self.path / _FILES[0])
+        with suppress(OSError):
+            self._wrote = max(self._wrote, (self.path / _FILES[1]).stat().st_mtime)
+        for row in self._metrics.news():
+            with suppress(KeyError, TypeError, ValueError):
+                self._take(int(row["update"]), row)
+                self.seconds = max(self.seconds, _number(row.get("seconds")) or 0.0)
+                self.version += 1
+        # Lines that were written together are all who were there then.
+        times: dict[float, set[str]] = {}
+        for line in self._workers.news():
+            with suppress(KeyError, TypeError, ValueError):
+                now, name = float(line["seconds"]), f"{line['worker']} {line['host']}"
+                name += f" ({line['process']})" if line.get("process") else ""
+                one = self.workers.setdefault(name, Presence(name, now, now))
+                one.end, one.newest = now, line
+                times.setdefault(now, set()).add(name)
+                self.seconds = max(self.seconds, now)
+                self.version += 1
+        if times:
+            self.present = times[max(times)]
+        state = self.state
+        self.version += state != self._state
+        self._state = state
+        return self.version != before
+
+    def _take(self, update: int, row: dict[str, Any]) -> None:
+        """Keep a row; of very many every other older one goes, so that memory stays flat."""
+        self.rows.setdefault(update, {}).update(row)
+        self._alarms |= {update} if row.get("alarm") else set()
+        for key in (key for key in row if key.startswith(_SCORE)):
+            best = _number(row[key])
+            if best is not None:
+                self._best[key] = max(best, self._best.get(key, -math.inf))
+        if len(self.rows) > MOST_ROWS:
+            for old in sorted(self.rows)[: MOST_ROWS // 2 : 2]:
+                if not any(key.startswith((_SCORE, "alarm", "events")) for key in self.rows[old]):
+                    del self.rows[old]
+
+    @property
+    def config(self) -> str:
+        """Its configuration, TOML; empty where it cannot be read."""
+        with suppress(OSError, UnicodeDecodeError):
+            return (self.path / "config.toml").read_text("utf-8")
+        return ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its configuration by keys with dots."""
+        if not self._settings:
+            with suppress(Exception):  # whatever somebody else's file holds
+                self._settings = flat(self.config)
+        return self._settings
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest update's row."""
+        return self.rows[max(self.rows)] if self.rows else {}
+
+    @property
+    def state(self) -> str:
+        """``running``, ``finished`` or ``stopped``; ``begun`` before its first update."""
+        steps = [
+            row["seconds"] for row in list(self.rows.values())[-9:] if _number(row.get("seconds"))
+        ]
+        pace = median([b - a for a, b in pairwise(steps)] or [0.0])
+        if self._done():
+            return "finished"
+        if self._wrote and _now() - self._wrote < max(QUIET_S, 4 * pace):
+            return "running"
+        return "stopped" if self.rows or self.workers else "begun"
+
+    def _done(self) -> bool:
+        settings, last = self.settings, self.last
+        for key, limit in (("steps", "total_steps"), ("seconds", "max_seconds")):
+            most, has = _number(settings.get(limit)), _number(last.get(key))
+            # The last update may be cut short of its time.
+            if most and has is not None and has >= most * (1.0 if key == "steps" else 0.95):
+                quiet = _now() - self._wrote > 5.0
+                return quiet or key == "steps"
+        return False
+
+    def score_key(self) -> str:
+        """Return the metric that chooses its best checkpoint; empty before the first."""
+        return max(self._best, key=lambda key: self._best[key], default="")
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the list of runs shows."""
+        key, last = self.score_key(), self.last
+        noted = self._noted()
+        return {
+            "key": self.key,
+            "recipe": str(self.settings.get("recipe", "")),
+            "state": self.state,
+            "date": noted.get("date", ""),
+            "seconds": self.seconds,
+            "quiet": max(_now() - self._wrote, 0.0) if self._wrote else None,
+            "steps": _number(last.get("steps")),
+            "total": _number(self.settings.get("total_steps")),
+            "speed": _number(last.get("steps_per_second")),
+            "score": key,
+            "best": self._best.get(key),
+            "updates": max(self.rows, default=0),
+            "workers": len(self.present) if self.state == "running" else 0,
+            "alarms": len(self._alarms),
+            "version": self.version,
+        }
+
+    def detail(self) -> dict[str, Any]:
+        """Return what the page of one run shows."""
+        checkpoints = []
+        with suppress(OSError):
+            for path in sorted((self.path / "checkpoints").glob("*.safetensors")):
+                status = path.stat()
+                age = _now() - status.st_mtime
+                checkpoints.append({"name": path.stem, "bytes": status.st_size, "age": age})
+        events = self.events()
+        return self.summary() | {
+            "checkpoints": checkpoints,
+            "policy": (self.path / "policy.safetensors").exists(),
+            "versions": {k: v for k, v in self._noted().items() if isinstance(v, str)},
+            "keys": self.keys(),
+            "events": events[-200:],
+            "timeline": self.timeline(),
+            "config": self.config,
+        }
+
+    def _noted(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            found = json.loads((self.path / "versions.json").read_text("utf-8"))
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what happened, in order: alarms, who joined and left, restorations."""
+        found = []
+        for update, row in sorted(self.rows.items()):
+            texts = [("alarm", str(row["alarm"]))] if row.get("alarm") else []
+            for text in row.get("events") or ():
+                kind = "left" if _LEFT.search(str(text)) else "note"
+                texts.append(("joined" if _JOINED.search(str(text)) else kind, str(text)))
+            seconds = _number(row.get("seconds"))
+            found += [
+                {"update": update, "seconds": seconds, "kind": k, "text": t} for k, t in texts
+            ]
+        return found
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """Return the workers, with when each was there; those of now have their newest figures."""
+        return [
+            {
+                "name": one.name,
+                "begin": one.begin,
+                "end": one.end,
+                "here": one.name in self.present and self.state == "running",
+                **{k: one.newest.get(k) for k in _FIGURES},
+            }
+            for one in sorted(self.workers.values(), key=lambda one: (one.begin, one.name))
+        ]
+
+    def keys(self) -> list[str]:
+        """Return the names of numbers that it has measured."""
+        seen = {
+            k
+            for row in list(self.rows.values())[-50:]
+            for k, v in row.items()
+            if _number(v) is not None
+        }
+        seen |= {self.score_key()} - {""}
+        return sorted(seen - {"update"})
+
+    def curve(self, key: str) -> dict[str, Any]:
+        """Return a metric over updates, steps and seconds, thinned to `MOST_POINTS`."""
+        points = [
+            (u, _number(row.get("steps")), _number(row.get("seconds")), value)
+            for u, row in sorted(self.rows.items())
+            if (value := _number(row.get(key))) is not None
+        ]
+        # Scores come in rows of their own update, whose steps may stand in the one before.
+        stride = max(1, math.ceil(len(points) / MOST_POINTS))
+        points = points[::stride] + (points[-1:] if (len(points) - 1) % stride else [])
+        columns = list(zip(*points, strict=True)) or [(), (), (), ()]
+        return dict(zip(("update", "steps", "seconds", "value"), columns, strict=True))
+
+
+_FILES = ("metrics.jsonl", "workers.jsonl")
+_FIGURES = ("link", "steps", "steps_per_second", "version", "lag", "heard_seconds")
+
+
+def _now() -> float:
+    """Return the wall clock, which files' times have."""
+    return time.time()  # noqa: TID251
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+class Runs:
+    """All runs of some folders."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        """Take folders of runs, or of one, which need not be there yet."""
+        self.folders = list(folders)
+        self.runs: dict[str, Run] = {}
+        self._looked = -math.inf
+
+    def refresh(self) -> list[str]:
+        """Look for new runs now and then, read new lines; return the keys of what is new."""
+        now = time.monotonic()
+        if now - self._looked > 2.0:
+            self._looked = now
+            found = dict(self._found())
+            for key in self.runs.keys() - found.keys():
+                del self.runs[key]
+            for key, path in found.items():
+                if key not in self.runs:
+                    self.runs[key] = Run(key, path)
+        return [key for key, run in self.runs.items() if run.refresh()]
+
+    def _found(self) -> Iterable[tuple[str, Path]]:
+        several, count = len(self.folders) > 1, 0
+        for folder in self.folders:
+            for path in _below(folder, _DEPTH):
+                inner = path.relative_to(folder).as_posix()
+                top = folder.name or str(folder)
+                key = top if inner == "." else f"{top}/{inner}" if several else inner
+                yield key, path
+                count += 1
+                if count >= MOST_RUNS:
+                    return
+
+    def __getitem__(self, key: str) -> Run:
+        if key not in self.runs:
+            raise ConfigError(f"no run {key[:80]!r} on this page")
+        return self.runs[key]
+
+    def differences(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the settings in which some runs differ, each with every run's value."""
+        settings: list[Mapping[str, Any]] = [self[key].settings for key in keys]
+        names = dict.fromkeys(name for each in settings for name in each)
+        return [
+            {"key": name, "values": [_text(each.get(name)) for each in settings]}
+            for name in names
+            if len({_text(each.get(name)) for each in settings}) > 1
+        ]
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _below(folder: Path, depth: int) -> Iterable[Path]:
+    """Yield runs' folders, newest first among neighbours; links are not followed."""
+    if (folder / "config.toml").is_file() and (folder / "versions.json").is_file():
+        yield folder
+        return
+    if depth == 0:
+        return
+    with suppress(OSError):
+        inner = [each for each in folder.iterdir() if each.is_dir() and not each.is_symlink()]
+        for each in sorted(inner, key=lambda path: path.name):
+            if not each.name.startswith("."):
+                yield from _below(each, depth - 1)

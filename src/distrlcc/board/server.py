@@ -1,0 +1,456 @@
+"""The page's server: reads alone, from whoever may ask.
+
+It answers what a browser of this machine asks for by this server's own name: a ``Host`` of another
+name is refused, as a page elsewhere may have had its name lead here (DNS rebinding); so is what
+another page sends. At an address that others reach, a request has the token, too. No address of a
+file comes from a request: runs, policies and the page's files are found by their names in tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import json
+import secrets
+import socket
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields
+from functools import partial
+from http.cookies import SimpleCookie
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from distrlcc import __version__
+from distrlcc.board.playground import (
+    AXES,
+    MEASURES,
+    MOST_SENDERS,
+    Answer,
+    Question,
+    answer,
+    map_of,
+    page_of,
+)
+from distrlcc.board.policies import gallery
+from distrlcc.board.runs import Runs
+from distrlcc.control.state import SCHEMES
+from distrlcc.errors import ConfigError, DistrlccError, TraceError, unknown_name
+from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
+from distrlcc.evaluation.scores import shown
+from distrlcc.policy.policy_file import shipped_policies
+from distrlcc.sim.trace import generate, parse_trace
+
+T = TypeVar("T")
+
+MOST_UPLOAD = 4_000_000
+"""Bytes of a trace that is dropped on the page."""
+_MOST_TRACES, _MOST_ANSWERS, _MOST_MAPS = 8, 64, 16
+_TICK_S = 0.5
+"""How often runs are looked at."""
+_MOST_QUERY = 4096
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_STATIC = resources.files("distrlcc").joinpath("board", "static")
+FILES = {
+    each.name: kind
+    for each in _STATIC.iterdir()
+    if (kind := _TYPES.get(each.name.rpartition(".")[2]))
+}
+"""The page's files with their types."""
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Lets only those requests through that this page's own make; see the module."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str) -> None:
+        """Take the ``Host`` names that are this server's, and a token; empty: none is asked for."""
+        self._app, self._hosts, self._token = app, hosts, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or hand it on; each answer has the headers of safety."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        refused = self._refused(request)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                more = dict(_HEADERS)
+                if self._token and request.query_params.get("token") and not refused:
+                    more["set-cookie"] = f"token={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                head = [(k.encode(), v.encode()) for k, v in more.items()]
+                message["headers"] = [*message["headers"], *head]
+            await send(message)
+
+        answer: ASGIApp = self._app
+        if refused:
+            answer = JSONResponse({"error": refused}, 403)
+        await answer(scope, receive, with_headers)
+
+    def _refused(self, request: Request) -> str:
+        """Say why a request is not for this page; empty: it is."""
+        host = request.headers.get("host", "")
+        if host not in self._hosts:
+            return f"this server is not {host[:80]!r}"
+        if self._token:
+            cookie = SimpleCookie(request.headers.get("cookie", "")).get("token")
+            given = request.query_params.get("token") or (cookie.value if cookie else "")
+            if not secrets.compare_digest(given.encode(), self._token.encode()):
+                return "the token is missing or wrong: open the address that distrlcc board printed"
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return "this request comes from another page"
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return "this request comes from another site"
+        if request.method not in ("GET", "HEAD") and (
+            origin is None or request.headers.get("x-distrlcc") != "board"
+        ):
+            return "what changes something comes from the page alone"
+        if len(request.url.query) > _MOST_QUERY:
+            return "the address is too long"
+        return ""
+
+
+class Cache(OrderedDict[Any, Any]):
+    """The newest answers, of one thread at a time."""
+
+    def __init__(self, most: int) -> None:
+        """Keep ``most`` answers."""
+        super().__init__()
+        self._most, self._lock = most, threading.Lock()
+
+    def answer(self, key: Any, make: Callable[[], T]) -> T:
+        """Return what was made for a key, or make it; one after the other."""
+        with self._lock:
+            if key not in self:
+                self[key] = make()
+                while len(self) > self._most:
+                    self.popitem(last=False)
+            self.move_to_end(key)
+            found: T = self[key]
+            return found
+
+
+class Board:
+    """What the page asks for."""
+
+    def __init__(self, runs: Runs) -> None:
+        """Show runs; traces that are dropped on the page are kept until the end."""
+        self.runs = runs
+        self._folder = tempfile.TemporaryDirectory(prefix="distrlcc-board-")
+        self._traces: OrderedDict[str, tuple[str, Path]] = OrderedDict()
+        self._answers, self._maps, self._policies = (
+            Cache(_MOST_ANSWERS),
+            Cache(_MOST_MAPS),
+            Cache(1),
+        )
+        self._news = 0
+        self.ending: Callable[[], bool] = lambda: False
+        """Says whether the server ends, so that no page keeps it."""
+        self._changed: dict[str, int] = {}
+        self.runs.refresh()
+
+    def close(self) -> None:
+        """Forget the traces."""
+        self._folder.cleanup()
+
+    # Who sends
+
+    def sender(self, name: str) -> Contender:
+        """Return the contender of a name on the page: a scheme, a shipped policy, or ``run:KEY``.
+
+        Raises:
+            ConfigError: There is none; plug-ins and files are not reached from here.
+        """
+        if name.startswith("run:"):
+            path = self.runs[name.removeprefix("run:")].path
+            return contender_from_file(str(path))
+        if name in shipped_policies():
+            return contender_from_file(str(shipped_policies()[name]))
+        if name not in self._schemes():
+            raise unknown_name("policy or scheme", name, (*shipped_policies(), *self._schemes()))
+        return contender_from_scheme(name)
+
+    def _schemes(self) -> list[str]:
+        return [name for name in SCHEMES if name not in ("agent", "fixed")]
+
+    def _question(self, texts: Mapping[str, str]) -> Question:
+        """Return the question of an address; its trace is generated, or one that was dropped."""
+        texts = {name: text for name, text in texts.items() if name != "token"}
+        trace = texts.get("trace", "")
+        if trace in self._traces:
+            return Question.read({**texts, "trace": str(self._traces[trace][1])})
+        question = Question.read({**texts, "trace": ""} if trace else texts)
+        if trace:
+            if "/" in trace or generate(trace) is None:
+                raise TraceError(
+                    f"{trace[:60]!r} is no trace here: drop its file on the page, or take "
+                    "cellular:SEED, poisson:MBPS:SEED or constant:MBPS"
+                )
+            question = Question.read(texts)
+        return question
+
+    # What is asked
+
+    def about(self, query: Mapping[str, str]) -> Any:
+        """Return what the page's controls show."""
+        sliders = [
+            {"name": each.name, "default": asdict(Question())[each.name], **each.metadata}
+            for each in fields(Question)
+        ]
+        keys = [key for key, run in self.runs.runs.items() if (run.path / _POLICY).exists()]
+        return {
+            "version": __version__,
+            "sliders": sliders,
+            "policies": [*shipped_policies()],
+            "runs": [f"run:{key}" for key in keys],
+            "schemes": [{"name": name, "shown": shown(name)} for name in self._schemes()],
+            "axes": AXES,
+            "measures": MEASURES,
+            "most": MOST_SENDERS,
+            "traces": {key: name for key, (name, _) in self._traces.items()},
+            "folders": [str(folder) for folder in self.runs.folders],
+        }
+
+    def list_runs(self, query: Mapping[str, str]) -> Any:
+        """Return all runs, the newest first."""
+        found = [run.summary() for run in self.runs.runs.values()]
+        return sorted(found, key=lambda run: run["date"], reverse=True)
+
+    def run(self, query: Mapping[str, str]) -> Any:
+        """Return one run."""
+        return self.runs[query.get("key", "")].detail()
+
+    def curves(self, query: Mapping[str, str]) -> Any:
+        """Return a metric of some runs."""
+        keys = query.get("keys", "").split("\n")[:12]
+        of = query.get("metric", "")
+        return [
+            {"key": key, **self.runs[key].curve(of or self.runs[key].score_key())}
+            for key in keys
+            if key
+        ]
+
+    def differences(self, query: Mapping[str, str]) -> Any:
+        """Return in which settings some runs differ."""
+        keys = query.get("keys", "").split("\n")[:12]
+        return {"keys": keys, "rows": self.runs.differences(keys)}
+
+    def play(self, query: Mapping[str, str]) -> Any:
+        """Return what senders do on a link."""
+        texts = dict(query)
+        names = [name for name in texts.pop("senders", "").split("\n") if name]
+        if not 1 <= len(names) <= MOST_SENDERS:
+            raise ConfigError(f"{len(names)} senders; expected 1 to {MOST_SENDERS}")
+        question = self._question(texts)
+        found: list[Answer] = []
+        for name in dict.fromkeys(names):
+            sender = self.sender(name)
+            stamp = sender.path.stat().st_mtime_ns if sender.path else 0
+            key = (name, stamp, question)
+            found.append(self._answers.answer(key, partial(answer, sender, question)))
+        return page_of(question, found, [name.removeprefix("run:") for name in names])
+
+    def map(self, query: Mapping[str, str]) -> Any:
+        """Return a map of two senders over two settings."""
+        texts = dict(query)
+        x, y, of = texts.pop("x", "rate"), texts.pop("y", "rtt"), texts.pop("measure", "power")
+        own, other = texts.pop("own", "one"), texts.pop("other", "cubic")
+        question = self._question(texts)
+        senders = self.sender(own), self.sender(other)
+        stamps = tuple(s.path.stat().st_mtime_ns if s.path else 0 for s in senders)
+        key = (question, x, y, of, own, other, stamps)
+        return self._maps.answer(key, lambda: map_of(question, x, y, of, *senders))
+
+    def policies(self, query: Mapping[str, str]) -> Any:
+        """Return the gallery."""
+        trained = {key: run.path / _POLICY for key, run in self.runs.runs.items()}
+        here = {key: path for key, path in trained.items() if path.exists()}
+        key = tuple((name, path.stat().st_mtime_ns) for name, path in here.items())
+        return self._policies.answer(key, lambda: gallery(here))
+
+    async def upload(self, request: Request) -> Response:
+        """Take a trace: a file of times in ms, of `MOST_UPLOAD` bytes at most."""
+        name = Path(request.query_params.get("name", "") or "trace").name[:80]
+        data = bytearray()
+        try:
+            async for piece in request.stream():
+                data += piece
+                if len(data) > MOST_UPLOAD:
+                    raise TraceError(
+                        f"{name} has more than {MOST_UPLOAD / 1e6:.0f} MB: cut out a part"
+                    )
+            name = name if name.isprintable() else "trace"
+            trace = await asyncio.to_thread(parse_trace, bytes(data), name)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except DistrlccError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        # Known by its contents: what was shared before means the same.
+        key = f"dropped:{hashlib.sha256(data).hexdigest()[:16]}"
+        path = Path(self._folder.name) / key.partition(":")[2]
+        path.write_bytes(data)
+        self._traces[key] = (name, path)
+        while len(self._traces) > _MOST_TRACES:
+            self._traces.popitem(last=False)[1][1].unlink(missing_ok=True)
+        return JSONResponse({"key": key, "name": name, "mbps": trace.mean_mbps})
+
+    async def watch(self) -> None:
+        """Read what runs write, until cancelled."""
+        while True:
+            for key in await asyncio.to_thread(self.runs.refresh):
+                self._news += 1
+                self._changed[key] = self._news
+            await asyncio.sleep(_TICK_S)
+
+    async def events(self, request: Request) -> Response:
+        """Tell a page which runs have something new, as server-sent events."""
+
+        async def told() -> AsyncIterator[str]:
+            seen, beats = self._news, 0
+            yield "retry: 1000\n\n"
+            while not (self.ending() or await request.is_disconnected()):
+                changed = [key for key, at in self._changed.items() if at > seen]
+                seen, beats = self._news, beats + 1
+                if changed:
+                    yield f"event: runs\ndata: {json.dumps(changed)}\n\n"
+                elif beats % 20 == 0:
+                    yield ": still here\n\n"
+                await asyncio.sleep(_TICK_S)
+
+        return StreamingResponse(told(), media_type="text/event-stream")
+
+
+_POLICY = "policy.safetensors"
+
+
+def _reads(
+    function: Callable[[Mapping[str, str]], Any],
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint: what a function says of an address, or the line of its error."""
+
+    async def endpoint(request: Request) -> Response:
+        def run() -> Response:
+            try:
+                return JSONResponse(function(request.query_params))
+            except DistrlccError as error:
+                return JSONResponse({"error": str(error)}, 400)
+            except OSError as error:
+                return JSONResponse({"error": error.strerror or "it cannot be read"}, 400)
+
+        return await asyncio.to_thread(run)
+
+    return endpoint
+
+
+def application(board: Board, hosts: frozenset[str], token: str = "") -> ASGIApp:
+    """Return the page's application; for the rest see `Guard`."""
+
+    async def file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in FILES:
+            return JSONResponse({"error": "no such page"}, 404)
+        data = _STATIC.joinpath(name).read_bytes()
+        return Response(data, media_type=FILES[name])
+
+    reads = {
+        "about": board.about,
+        "runs": board.list_runs,
+        "run": board.run,
+        "curves": board.curves,
+        "differences": board.differences,
+        "play": board.play,
+        "map": board.map,
+        "policies": board.policies,
+    }
+    routes = [Route("/", file), Route("/static/{name}", file)]
+    routes += [Route(f"/api/{name}", _reads(function)) for name, function in reads.items()]
+    routes += [Route("/api/events", board.events)]
+    routes += [Route("/api/trace", board.upload, methods=["POST"])]
+    return Guard(Starlette(routes=routes), hosts, token)
+
+
+def names_of(host: str, port: int) -> frozenset[str]:
+    """Return what a browser may call a server that listens at an address."""
+    names = {host}
+    address = ipaddress.ip_address(host) if _is_address(host) else None
+    if address is not None and address.is_unspecified:
+        names |= {socket.gethostname(), socket.getfqdn(), *_own_addresses()}
+    if host == "localhost" or (
+        address is not None and (address.is_loopback or address.is_unspecified)
+    ):
+        names |= {"localhost", "127.0.0.1", "::1"}
+    shown = {f"[{name}]" if ":" in name else name for name in names}
+    return frozenset(f"{name}:{port}" for name in shown) | (shown if port == 80 else set())
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _own_addresses() -> set[str]:
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        return set()
+    return {str(each[4][0]) for each in found}
+
+
+def serve(
+    board: Board, sock: socket.socket, host: str, token: str, ready: Callable[[], None]
+) -> None:
+    """Serve until a signal; the socket listens already."""
+    app = application(board, names_of(host, sock.getsockname()[1]), token)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=3,
+        server_header=False,
+        h11_max_incomplete_event_size=16_384,
+        limit_concurrency=64,
+    )
+    server = uvicorn.Server(config)
+    board.ending = lambda: server.should_exit
+
+    def warm() -> None:  # what is compiled is loaded before the first slider moves
+        with suppress(DistrlccError):
+            for name in ("cubic", "one"):
+                board.play({"senders": name})
+
+    async def run() -> None:
+        watching = asyncio.create_task(board.watch())
+        threading.Thread(target=warm, name="warm", daemon=True).start()
+        ready()
+        try:
+            await server.serve(sockets=[sock])
+        finally:
+            watching.cancel()
+
+    asyncio.run(run())

@@ -1,0 +1,182 @@
+"""Show runs while they learn, and what senders do on any link, as a page on this machine.
+
+distrlcc board                                     (the runs in ./runs)
+distrlcc board runs/mine /data/others --open
+distrlcc board runs --host 0.0.0.0 --port 8700     (others reach it, with the token that is printed)
+
+The page reads files alone: it never speaks to a training, and changes nothing.
+
+Flags:
+    runs* RUNS {path}  folders of runs, or of one (default: runs)
+    --host ADDRESS =127.0.0.1  where it listens; another than this machine's own needs a token
+    --port N {0..65535} =8700  0: a free one
+    --open  open it in a browser
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+import webbrowser
+from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
+
+from distrlcc.cli.output import console, emit_json
+from distrlcc.errors import ConfigError
+from distrlcc.extras import require
+
+_RUNS = Path("runs")
+
+
+def run(args: Namespace) -> int:
+    """Serve the page until Ctrl-C."""
+    require("starlette", "uvicorn")
+    from distrlcc.board.runs import Runs
+    from distrlcc.board.server import Board, serve
+
+    for folder in args.runs:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder; expected runs, or a folder that has some")
+    board = Board(Runs(args.runs or [_RUNS]))
+    # A page must not take a training's time.
+    with suppress(OSError):
+        os.nice(10)
+    try:
+        sock = _listening(args.host, args.port)
+        with sock:
+            host, port = args.host, sock.getsockname()[1]
+            token = "" if _is_own(host) else secrets.token_urlsafe(24)
+            shown = f"[{host}]" if ":" in host else host
+            where = f"http://{shown}:{port}/{f'?token={token}' if token else ''}"
+
+            def ready() -> None:
+                print(f"board: {where}   (Ctrl-C ends it)", flush=True)
+                if args.open:
+                    webbrowser.open(where)
+
+            serve(board, sock, host, token, ready)
+    finally:
+        board.close()
+    return 0
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises ConfigError in one line where it cannot."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+            0
+        ]
+    except (OSError, UnicodeError):
+        raise ConfigError(f"--host {host}: no such address; expected one of this machine") from None
+    sock = socket.socket(family, kind, number)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(64)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; take another --port (0 finds "
+            "a free one), or another --host"
+        ) from None
+    return sock
+
+
+def _is_own(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def run_try(args: Namespace) -> int:
+    """Try policies and schemes on one link: what each does, as a table and curves in the terminal.
+
+    distrlcc try --rate 20 --rtt 40 --queue 30 one bbr
+    distrlcc try one cubic --beside cubic --seconds 20
+    distrlcc try one cubic --change-at 5 --change-rate 4
+    distrlcc try one --trace cellular:3 --toml > link.toml
+
+    Flags:
+        senders* SENDER  policy files, runs, shipped policies, or schemes (default: one, cubic, bbr)
+        --rate MBPS {float} =20  of the link, Mbit/s
+        --rtt MS {float} =40  round trip without a queue
+        --queue N {int} =100  packets that the queue holds
+        --loss PERCENT {float} =0  lost at random
+        --jitter MS {float} =0  of the path
+        --ack-jitter MS {float} =0  of acknowledgements
+        --aqm NAME =  codel or pie, in place of a droptail
+        --trace NAME =  a trace in place of the rate: a file, cellular:SEED or the like
+        --beside SCHEME =  a second flow
+        --beside-at S {float} =3  when it begins
+        --change-at S {float} =0  when the link changes
+        --change-rate MBPS {float} =0  its rate from then on
+        --change-rtt MS {float} =0  its round trip from then on
+        --seconds S {float} =10  how long
+        --toml  print the link as TOML instead, for --suite
+        --json FILE {json}  write the curves as JSON; - for stdout
+    """
+    from dataclasses import fields
+
+    from rich.table import Table
+
+    from distrlcc.board.playground import SCORES, Question, answer, page_of
+    from distrlcc.errors import once
+    from distrlcc.evaluation.contender import contender_named, distinct
+    from distrlcc.evaluation.scores import metric, shown
+
+    question = Question(**{each.name: getattr(args, each.name) for each in fields(Question)})
+    if args.toml:
+        print(question.toml(), end="")
+        return 0
+    names = once(args.senders) or ["one", "cubic", "bbr"]
+    question.scenario()  # refused before anything runs
+    answers = [answer(one, question) for one in distinct(map(contender_named, names))]
+    out = console(args.json)
+    # The scores, then rate and queue over time as bars of letters.
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("sender", *(metric(key).title for key in SCORES)):
+        table.add_column(head, justify="left" if head == "sender" else "right")
+    for one in answers:
+        table.add_row(shown(one.contender.name), *(one.bare(key) for key in SCORES))
+    out.print(table)
+    drawn = [(shown(one.contender.name), one.series) for one in answers if one.series is not None]
+    width = max((len(name) for name, _ in drawn), default=0)
+    room = max(min(out.width - width - 24, 80), 20)
+    for title, key, unit in (
+        ("rate", "rate_mbps", "Mbit/s"),
+        ("queueing delay", "queueing_delay_ms", "ms"),
+        ("window", "cwnd_packets", "packets"),
+    ):
+        lines = [(name, _gathered(getattr(series, key), room)) for name, series in drawn]
+        top = max((x for _, values in lines for x in values if x == x), default=0.0)
+        out.print(f"\n{title}, 0 to {top:.4g} {unit}, over {question.seconds:g} s")
+        for name, values in lines:
+            out.print(f"  {name:<{width}}  {_bars(values, top)}", highlight=False)
+    for one in answers:
+        for why in dict.fromkeys(one.scores.reasons.values()):
+            print(f"{shown(one.contender.name)}: does not count: {why}", file=out.file)
+    emit_json(args.json, page_of(question, answers, names))
+    return int(any(one.scores.reasons for one in answers))
+
+
+def _gathered(values: object, count: int) -> list[float]:
+    """Return means of ``count`` parts of a series; NaN where a part has none."""
+    import numpy as np
+
+    from distrlcc.evaluation.scores import defined_mean
+
+    found = np.asarray(values, float)
+    return [defined_mean(part) for part in np.array_split(found, min(count, len(found)))]
+
+
+def _bars(values: list[float], top: float) -> str:
+    steps = " ▁▂▃▄▅▆▇█"
+    return "".join(
+        "·" if x != x else steps[round(max(x, 0.0) / top * (len(steps) - 1)) if top else 0]
+        for x in values
+    )

@@ -1,0 +1,148 @@
+"""Which is better on the same links? Paired differences per link, with intervals and a test.
+
+The mean difference has a percentile-bootstrap interval over links; the p-value is of Wilcoxon's
+signed-rank test (1945) that differences are as often above as below 0, corrected for the number of
+comparisons of a metric (Holm 1979). A tie is a link where both differ by less than `TIE` of the
+other's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import wilcoxon
+
+from distrlcc.errors import ConfigError
+from distrlcc.evaluation.bootstrap import mean_intervals
+from distrlcc.evaluation.scores import Metric, metric, shown
+from distrlcc.evaluation.summary import MeanInterval, figure
+
+KEYS = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
+"""Metrics that are compared, the first of which is what the sentence is of."""
+TIE = 0.01
+SURE = 0.05
+"""A p-value below which a difference is told as one."""
+_MOST_LINKS = 5
+
+Values = Mapping[str, Mapping[str, float]]
+"""Each link's mean by metric: ``{link: {key: value}}``."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first less another, in one metric, over L links that both have."""
+
+    other: str
+    key: str
+    links: int
+    mean: MeanInterval
+    p: float
+    """NaN: fewer than six links, or all are equal."""
+    ahead: int
+    """Links on which the first is better."""
+    behind: int
+    best: tuple[str, ...]
+    """Links on which it is most ahead, the most first."""
+    worst: tuple[str, ...]
+    """And most behind."""
+
+    @property
+    def metric(self) -> Metric:
+        """What was measured."""
+        return metric(self.key)
+
+    @property
+    def sure(self) -> bool:
+        """Whether the test says that there is a difference."""
+        return self.p < SURE
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first of several, beside each other one."""
+
+    first: str
+    rows: tuple[Difference, ...]
+
+    def sentence(self) -> str:
+        """Return the answer: is it better?"""
+        said = []
+        for row in (row for row in self.rows if row.key == KEYS[0]):
+            share, other = row.ahead / row.links, shown(row.other)
+            up = row.mean.mean > 0
+            if not row.sure:
+                text = f"not shown to differ from {other} in power"
+            else:
+                text = f"{'better' if up else 'worse'} than {other} in power"
+            text += f" ({row.mean.mean:+.3f}, ahead on {share:.0%} of {row.links} links"
+            said.append(f"{text}{_p(row.p)})")
+        return f"{shown(self.first)} is {'; '.join(said)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it."""
+        rows = [asdict(row) | {"mean": row.mean.to_json(), "p": figure(row.p)} for row in self.rows]
+        return {
+            "format": "distrlcc-comparison",
+            "version": 1,
+            "first": self.first,
+            "rows": rows,
+            "sentence": self.sentence(),
+        }
+
+
+def _p(p: float) -> str:
+    return "" if np.isnan(p) else f", p {'< 0.001' if p < 1e-3 else f'= {p:.3f}'}"
+
+
+def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> Comparison:
+    """Compare the first of several with each other one, on the links that both have.
+
+    Raises:
+        ConfigError: There is one alone, or two have no link in common.
+    """
+    first, *others = values
+    if not others:
+        raise ConfigError(f"{first} alone cannot be compared; name two or more")
+    rows = []
+    for key in keys:
+        found = [_difference(first, other, values[first], values[other], key) for other in others]
+        # Holm's correction: the smallest p-value counts most often.
+        order = sorted(range(len(found)), key=lambda k: (np.isnan(found[k].p), found[k].p))
+        least = 0.0
+        for place, k in enumerate(order):
+            p = min(max(least, found[k].p * (len(found) - place)), 1.0)
+            least = p if p == p else least
+            rows.append(Difference(**{**vars(found[k]), "p": p}))
+    order_of = {other: k for k, other in enumerate(others)}
+    rows.sort(key=lambda row: (order_of[row.other], keys.index(row.key)))
+    return Comparison(first, tuple(rows))
+
+
+def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -> Difference:
+    links = [link for link in own if link in theirs]
+    pairs = np.array([[own[link][key], theirs[link][key]] for link in links], float).reshape(-1, 2)
+    both = np.isfinite(pairs).all(axis=1)
+    if not both.any():
+        raise ConfigError(
+            f"{first} and {other} have no link in common on which both have {key}; compare what "
+            "was measured on the same suite"
+        )
+    links = [link for link, has in zip(links, both, strict=True) if has]
+    a, b = pairs[both].T
+    difference = a - b
+    sign = -1.0 if metric(key).better == "lower" else 1.0
+    better = np.where(np.abs(difference) <= TIE * np.abs(b), 0.0, sign * difference)
+    mean, low, high = mean_intervals(difference[None, :, None])[0].tolist()
+    p = float("nan")
+    if len(links) >= 6 and (difference != 0).any():
+        p = float(wilcoxon(difference).pvalue)
+    order = np.argsort(-better, kind="stable")
+    best = tuple(links[k] for k in order[:_MOST_LINKS] if better[k] > 0)
+    worst = tuple(links[k] for k in order[::-1][:_MOST_LINKS] if better[k] < 0)
+    counts = int((better > 0).sum()), int((better < 0).sum())
+    return Difference(
+        other, key, len(links), MeanInterval(mean, low, high), p, *counts, best, worst
+    )

@@ -1,0 +1,85 @@
+"""Colours and markers of schemes, in figures and on pages, without matplotlib.
+
+Schemes have equal colours in every plot, which are safe for colour-blind readers: Okabe and Ito's
+(https://jfly.uni-koeln.de/color/), lightened where the page is dark. Policies take warm colours and
+stars; the schemes that people use have one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours of a page."""
+
+    name: Literal["light", "dark"]
+    background: str
+    ink: str  # text
+    muted: str  # axes
+    grid: str
+    capacity: str  # fill below a link's capacity
+
+
+LIGHT = Theme("light", "#ffffff", "#1a1a1a", "#555555", "#e6e6e6", "#e3e7ec")
+DARK = Theme("dark", "#1b1e23", "#f0f0f0", "#b3b8bf", "#33383f", "#343b45")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one scheme is drawn."""
+
+    color: str
+    marker: str
+    learned: bool
+
+
+# Light and dark colour, marker.
+_KNOWN = {
+    "cubic": ("#0072B2", "#4aa8e0", "s"),
+    "bbr": ("#009E73", "#2fc79b", "^"),
+    "vegas": ("#B8860B", "#e6b23a", "D"),
+    "copa": ("#56B4E9", "#8fd0f5", "v"),
+    "reno": ("#7A6FAC", "#a79ddb", "P"),
+    "ledbat": ("#8C6D46", "#c09f74", "X"),
+    "fixed": ("#999999", "#8d939b", "d"),
+    "oracle": ("#333333", "#d8d8d8", "h"),
+}
+_LEARNED = (
+    ("#D55E00", "#ff8a3d", "*"),
+    ("#CC4C93", "#f086bf", "p"),
+    ("#A3161A", "#ff6b6e", "H"),
+    ("#E08E0B", "#ffc45c", "8"),
+    ("#7B3FA0", "#c79be6", "*"),
+    ("#8A4B08", "#d39a5c", "p"),
+)
+_OTHERS = (
+    ("#5C7F8A", "#93b5bf", "<"),
+    ("#6B8E23", "#a9cc5f", ">"),
+    ("#8B5A83", "#c493bc", "o"),
+)
+
+
+def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
+    """Give each scheme, of which it is known whether it is learned, a colour and a marker.
+
+    The order counts for those without a fixed colour.
+    """
+    result: dict[str, Look] = {}
+    policies, others = cycle(_LEARNED), cycle(_OTHERS)
+    for name, learned in schemes:
+        entry = next(policies) if learned else _KNOWN.get(name) or next(others)
+        light, dark, marker = entry
+        result[name] = Look(light if theme.name == "light" else dark, marker, learned)
+    return result
+
+
+def color_pairs(schemes: Iterable[tuple[str, bool]]) -> dict[str, tuple[str, str]]:
+    """Return each scheme's colours on light and on dark pages; see `looks`."""
+    schemes = list(schemes)
+    light, dark = (looks(schemes, theme) for theme in (LIGHT, DARK))
+    return {name: (look.color, dark[name].color) for name, look in light.items()}

@@ -1,0 +1,163 @@
+"""One template for every page: the answer, tiles, tables, figures, what was run, definitions.
+
+A page is one file that loads nothing: its figures are drawn from numbers that it holds, by the
+same script that the board has. Tables sort and filter there, and lines can be hidden and zoomed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from distrlcc.evaluation.scores import Metric
+from distrlcc.evaluation.summary import MeanInterval
+
+Colors = tuple[str, str] | None
+"""On a light and on a dark page."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell; ``how``: ``best``, ``passed``, ``failed``, ``void`` or nothing."""
+
+    text: str
+    half: str = ""
+    """Half of an interval."""
+    tails: tuple[str, ...] = ()
+    """What stands below."""
+    how: str = ""
+    value: float | None = None
+    """What sorts; None: the text."""
+
+    @classmethod
+    def of(cls, found: MeanInterval, metric: Metric, how: str = "") -> Cell:
+        """Return a mean's cell with its interval and tails."""
+        text, half = found.texts(metric)
+        return cls(text, half, found.tails(metric), how, _number(text))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table's column."""
+
+    head: str
+    unit: str = ""
+    about: str = ""
+    left: bool = False
+    colors: Colors = None
+
+    @classmethod
+    def of(cls, metric: Metric) -> Column:
+        """Return a metric's column."""
+        return cls(metric.label, metric.unit, metric.definition)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A table's row."""
+
+    name: str
+    cells: Sequence[Cell]
+    how: str = ""
+    colors: Colors = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, whose first column has the rows' names."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure; the module `page.js` of the board says what its kinds take."""
+
+    id: str
+    kind: str
+    data: Mapping[str, Any]
+    title: str = ""
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number that matters."""
+
+    value: str
+    text: str
+    unit: str = ""
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page."""
+
+    title: str
+    parts: Sequence[str | Table | Chart]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says."""
+
+    title: str
+    command: str
+    """That makes the page again."""
+    sections: Sequence[Section]
+    lead: str = ""
+    answer: str = ""
+    tiles: Sequence[Tile] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    definitions: Mapping[str, str] = field(default_factory=dict)
+
+    def html(self) -> str:
+        """Return the page."""
+        charts = {
+            part.id: {"kind": part.kind, **part.data}
+            for section in self.sections
+            for part in section.parts
+            if isinstance(part, Chart)
+        }
+        data = json.dumps(charts, allow_nan=False, separators=(",", ":"))
+        modules = (_asset(name) for name in ("charts.js", "tables.js", "page.js"))
+        script = "\n".join(
+            re.sub(r"^import .*$|^export ", "", text, flags=re.M) for text in modules
+        )
+        environment = jinja2.Environment(
+            autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        text = resources.files("distrlcc.evaluation").joinpath("page.html.jinja").read_text("utf-8")
+        page = environment.from_string(text).render(
+            page=self,
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
+            style=Markup(_asset("uPlot.min.css") + _asset("style.css")),
+            library=Markup(_asset("uPlot.iife.min.js")),
+            script=Markup(script),
+            data=Markup(data.replace("<", "\\u003c")),
+        )
+        return page + "\n"
+
+
+def _asset(name: str) -> str:
+    """Return a file of the board's front end, which pages share."""
+    return resources.files("distrlcc").joinpath("board", "static", name).read_text("utf-8")

@@ -1,0 +1,109 @@
+"""The playground's question in a terminal, and as the page asks it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from distrlcc.board.playground import AXES, CELLS, Question, map_of
+from distrlcc.board.runs import Runs
+from distrlcc.cli.main import find, main
+from distrlcc.errors import ConfigError
+from distrlcc.evaluation.contender import Contender
+from distrlcc.sim.suites import load_suite
+from tests.board.made import Member
+
+LOG = """# mahimahi mm-link (Uplink) [x] > x
+# queue: droptail [packets=2]
+# init timestamp: 0
+# base timestamp: 0
+""" + "".join(f"{t} + 1504\n{t} # 1504\n{t} - 1504 {t % 7}\n" for t in range(1, 500))
+
+
+def test_its_flags_are_the_sliders() -> None:
+    parser, _ = find("try")
+    args = vars(parser.read([]))
+    for each in fields(Question):
+        default = args[each.name]
+        assert (default if default != "" else "") == each.default, each.name
+
+
+def test_it_answers_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "found.json"
+    words = "try cubic bbr --rate 20 --rtt 40 --queue 30 --seconds 2 --beside reno --beside-at 1"
+    assert main([*words.split(), "--json", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"cubic +0\.\d+", said)
+    assert "window, 0 to" in said
+    found = json.loads(out.read_text())
+    assert [one["name"] for one in found["senders"]] == ["cubic", "BBRv1"]
+    # The command and the TOML that it gives ask the same.
+    parser, _ = find("try")
+    again = parser.read(shlex.split(found["command"])[2:])
+    question = Question(**{each.name: getattr(again, each.name) for each in fields(Question)})
+    assert question.toml() == found["toml"]
+    (tmp_path / "mine.toml").write_text(found["toml"])
+    assert load_suite(str(tmp_path / "mine.toml")).scenarios("test")[0] == question.scenario()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--rate 0", "--queue 0", "--loss -1", "--aqm red", "--beside nobody", "--seconds 100",
+     "--change-at 4", "--change-rate 4", "--trace nowhere", "--beside cubic --beside-at 20",
+     "nobody", "--trace constant:5 --change-at 2 --change-rate 3"],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["try", *words.split()]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_map_compares_two_senders_and_refuses_what_says_nothing() -> None:
+    own, other = Contender("cubic"), Contender("cubic")
+    found = map_of(Question(rate=2.0), "loss", "queue", "use", own, other)
+    assert (len(found["ratio"]), len(found["ratio"][0])) == (CELLS, CELLS)
+    assert {x for row in found["ratio"] for x in row} == {1.0}
+    assert "more share of the link used than cubic on 0% of these links" in found["says"]
+    for x, y, key in (("rate", "rate", "use"), ("seconds", "rate", "use"), ("rate", "rtt", "all")):
+        with pytest.raises(ConfigError):
+            map_of(Question(), x, y, key, own, other)
+    assert set(AXES) <= {each.name for each in fields(Question)}
+
+
+def test_a_page_of_an_emulators_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "up.log").write_text(LOG)
+    page = tmp_path / "up.html"
+    assert main(["plot", str(tmp_path / "up.log"), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert "12.03 Mbit/s crossed the link, 100% of what it could carry" in text
+    assert "droptail 2 packets" in text
+    (tmp_path / "bad.log").write_text("nothing")
+    assert main(["plot", str(tmp_path / "bad.log"), "--out", str(page)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_files_of_strangers_do_not_end_the_board(tmp_path: Path) -> None:
+    member = Member(tmp_path / "a")
+    member.write(1.0, "x")
+    run = tmp_path / "a"
+    for name, data in (
+        ("metrics.jsonl", b'{"update": 1, "steps": 5}\n[1]\n{"update": "x"}\nnot json\n{"upd'),
+        ("versions.json", b"[1, 2]"),
+        ("config.toml", b"\xff\xfe = broken ["),
+    ):
+        (run / name).write_bytes(data)
+    runs = Runs([tmp_path])
+    assert runs.refresh() == ["a"]
+    found = runs["a"].detail()
+    assert (found["updates"], found["steps"], found["recipe"]) == (1, 5.0, "")
+    assert [one["name"] for one in found["timeline"]] == ["0 x (4000)"]
+    assert runs.refresh() == []
+    # A resume puts another file there, without the later rows.
+    (run / "new").write_bytes(b'{"update": 7, "steps": 9}\n')
+    (run / "new").rename(run / "metrics.jsonl")
+    assert runs.refresh() == ["a"]
+    assert list(runs["a"].rows) == [7]

@@ -1,0 +1,74 @@
+"""Paired comparisons: what the numbers say, what the sentence says, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrlcc.cli.main import main
+from distrlcc.errors import ConfigError
+from distrlcc.evaluation.compare import KEYS, compare_links
+from distrlcc.evaluation.report import ReportInfo, write_report
+from tests.evaluation.made import make_scores
+
+INFO = ReportInfo("random", "distrlcc evaluate", {})
+
+
+def _links(power: np.ndarray) -> dict[str, dict[str, float]]:
+    rest = dict.fromkeys(KEYS[1:], 0.5)
+    return {f"link {k}": {"power": float(value), **rest} for k, value in enumerate(power)}
+
+
+def test_a_shift_is_found_and_noise_is_not() -> None:
+    rng = np.random.default_rng(1)
+    base = rng.uniform(0.4, 0.9, 40)
+    ahead, alike = base + 0.05, base + rng.normal(0, 0.02, 40)
+    found = compare_links({"a": _links(ahead), "b": _links(base), "c": _links(alike + 0.05)})
+    power = {row.other: row for row in found.rows if row.key == "power"}
+    assert power["b"].mean.mean == pytest.approx(0.05)
+    assert (power["b"].ahead, power["b"].behind, power["b"].links) == (40, 0, 40)
+    assert power["b"].sure
+    assert not power["c"].sure
+    said = found.sentence()
+    assert "better than b in power (+0.050, ahead on 100% of 40 links, p < 0.001)" in said
+    assert "not shown to differ from c in power" in said
+    # Of what is better when it is lower, ahead is less.
+    less = {name: {**row, "excess_loss": 0.2} for name, row in _links(base).items()}
+    found = compare_links({"a": less, "b": _links(base)})
+    loss = next(row for row in found.rows if row.key == "excess_loss")
+    assert (loss.ahead, loss.behind) == (40, 0)
+
+
+def test_links_in_common_alone_count_and_none_is_refused() -> None:
+    one, other = _links(np.full(8, 0.9)), _links(np.full(8, 0.5))
+    del other["link 3"]
+    other["link 4"]["power"] = float("nan")
+    found = compare_links({"a": one, "b": other})
+    assert found.rows[0].links == 6
+    with pytest.raises(ConfigError, match="no link in common"):
+        compare_links({"a": one, "b": {"elsewhere": one["link 1"]}})
+    with pytest.raises(ConfigError, match="name two or more"):
+        compare_links({"a": one})
+
+
+def test_the_command_compares_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("new", "old"):
+        schemes = ["quickstart" if name == "new" else "vegas", "cubic"]
+        write_report(tmp_path / name, [make_scores(s, 30, 1) for s in schemes], [], INFO)
+    new, old = (str(tmp_path / name / "summary.json") for name in ("new", "old"))
+    out = tmp_path / "c.json"
+    assert main(["compare", new, f"{old}:cubic", str(tmp_path / "old"), "--json", str(out)]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith("quickstart is better than cubic in power (+")
+    assert json.loads(out.read_text())["sentence"] == last
+    for words, said in (
+        ([new], "two or more"),
+        ([new, f"{old}:bbr"], "unknown scheme of"),
+        ([new, "cubic"], "is a report and cubic is none"),
+        ([new, str(tmp_path / "none.json")], "is no summary"),
+    ):
+        assert main(["compare", *words]) == 2
+        assert said in capsys.readouterr().err, words
