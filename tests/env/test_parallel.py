@@ -104,5 +104,5 @@ def test_changes_are_as_make_vec_has_them() -> None:
 def test_without_pettingzoo_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     monkeypatch.delitem(sys.modules, "distrlcc.env.parallel")
-    with pytest.raises(ConfigError, match=r"extra 'pettingzoo'\): pip install 'pettingzoo"):
+    with pytest.raises(ConfigError, match=r"extra 'pettingzoo'\): pip install '\.\[pettingzoo\]'"):
         importlib.import_module("distrlcc.env.parallel")

@@ -51,7 +51,7 @@ def test_nobody_is_paid_less(name: str) -> None:
 
 def test_no_guard_counts_it() -> None:
     def rows(given: list[IntervalStats]) -> list[list[float]]:
-        windows = WindowControl(1, 1.0, 0.02, outside=True)
+        windows = WindowControl(1, 1.0, 0.02, held=0.004)
         found = []
         for stats in given:
             windows.observe(stats)

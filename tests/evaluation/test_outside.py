@@ -16,14 +16,14 @@ NOISY = [
 ]
 
 
-def test_one_uses_noisy_links_with_its_guard_and_not_alone() -> None:
+def test_one_uses_noisy_links_with_its_guard_and_alone() -> None:
     one = contender_from_file("one")
     used = {
         always: evaluate(replace(one, always=always), NOISY)[0].figures["utilisation"]
         for always in (False, True)
     }
-    assert used[False].min() > 0.8
-    assert used[True].max() < 0.4
+    assert used[False].min() > 0.7
+    assert used[True].min() > 0.6
 
 
 @pytest.mark.parametrize("suite", ["random", "dynamic", "shallow"])

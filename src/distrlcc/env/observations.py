@@ -310,7 +310,7 @@ class ScaleFreeNoise(ScaleFreeSpread):
     """
 
     size = NOISE
-    noise_held = 0.05
+    noise_held = 0.01
     _names = _KEPT
 
 
