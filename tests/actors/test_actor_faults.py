@@ -124,6 +124,7 @@ def test_a_run_goes_on_with_its_own_settings_and_with_more_machines(
     assert [(c.total_steps, c.actors.nodes) for c in seen] == [(12345, lists[:3])] * 2
 
 
+@pytest.mark.long
 @ENGINES
 def test_an_update_without_end_is_broken_off(engine: str) -> None:
     out = Path("runs/first")

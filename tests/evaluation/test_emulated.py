@@ -452,6 +452,7 @@ def test_flows_share_a_link_from_their_start_times_on(tmp_path: Path) -> None:
         assert times[-1] - zero < end + 390
 
 
+@pytest.mark.long
 @_real_packets
 def test_a_link_with_codel_is_scored() -> None:
     link = Link(rate_mbps=12.032, delay_ms=10.0, aqm="codel:packets=50")

@@ -305,6 +305,7 @@ def test_what_passes_by_is_not_back(inflight: list[float], expected: float) -> N
     assert first_fit(ages, np.array(inflight, float), 10.0, 0.01) == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_a_policers_rate_is_what_its_link_can_carry() -> None:
     # Bursts that the bucket lets through, and dry steps after them, in steps of 10 ms.
     link = Link(50.0, delay_ms=20.0, queue_packets=200, policer_mbps=10.0, policer_packets=50)

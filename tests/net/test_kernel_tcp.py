@@ -379,6 +379,7 @@ flows = [{ scheme = "agent" }]
 """
 
 
+@pytest.mark.long
 def test_a_policy_is_ranked_in_the_kernel_and_outside(
     record: Any, emulator: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
