@@ -75,6 +75,9 @@ class Comparison:
             up = row.mean.mean > 0
             if not row.sure:
                 text = f"not shown to differ from {other} in power"
+            elif (row.behind > row.ahead) if up else (row.ahead > row.behind):
+                # A few links have the mean, and most the test.
+                text = f"neither better nor worse than {other} in power: mean and links disagree"
             else:
                 text = f"{'better' if up else 'worse'} than {other} in power"
             text += f" ({row.mean.mean:+.3f}, ahead on {share:.0%} of {row.links} links"
@@ -113,8 +116,9 @@ def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> C
         order = sorted(range(len(found)), key=lambda k: (np.isnan(found[k].p), found[k].p))
         least = 0.0
         for place, k in enumerate(order):
-            p = min(max(least, found[k].p * (len(found) - place)), 1.0)
-            least = p if p == p else least
+            p = found[k].p
+            if p == p:  # max would make 0 of NaN
+                p = least = min(max(least, p * (len(found) - place)), 1.0)
             rows.append(Difference(**{**vars(found[k]), "p": p}))
     order_of = {other: k for k, other in enumerate(others)}
     rows.sort(key=lambda row: (order_of[row.other], keys.index(row.key)))
@@ -123,7 +127,9 @@ def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> C
 
 def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -> Difference:
     links = [link for link in own if link in theirs]
-    pairs = np.array([[own[link][key], theirs[link][key]] for link in links], float).reshape(-1, 2)
+    nothing = float("nan")  # a report may lack a metric
+    found = [[values[link].get(key, nothing) for values in (own, theirs)] for link in links]
+    pairs = np.array(found, float).reshape(-1, 2)
     both = np.isfinite(pairs).all(axis=1)
     if not both.any():
         raise ConfigError(
