@@ -311,13 +311,19 @@ _FROM_MEMBERS = {
 def test_a_member_that_sends_something_else_is_gone_with_the_reason(
     name: str, engine: ChannelEngine, spec: RankSpec
 ) -> None:
-    own = _worker(spec, "claim-0")
+    _CLOSED.append(channel._connect(spec, _admission(spec, "claim-0")))
+    own = channel._Channel(_CLOSED[-1], Held, MOST)
+    own.send(0, channel._Hello("claim-0", channel._proof("claim-0")))
     (worker,) = _joined(engine)
+    waiting = engine.call(worker, "report", 0, 0.0)
     own._connection.sendall(_FROM_MEMBERS[name])
     left: dict[Worker, str] = {}
     wait_until(lambda: left.update(engine.changes().left) or bool(left), LONG, "its end")
     assert left[worker].startswith("it sent ")
     assert len(left[worker]) < 200
+    # What waited for an answer does not wait on.
+    with pytest.raises(WorkerGoneError):
+        waiting.result(LONG)
 
 
 def test_a_trainer_that_sends_something_else_ends_its_worker(

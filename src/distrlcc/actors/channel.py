@@ -189,7 +189,8 @@ class _Link(asyncio.Protocol):
                 raise ValueError("another token")
             self.worker = self._engine.admit(hello.name, self)
             return
-        future, answer = self.waiting.pop(number), _answer.decode(frame)
+        answer = _answer.decode(frame)  # first: what waits must hear of a bad one
+        future = self.waiting.pop(number)
         if answer.error:
             future.set_exception(ActorError(answer.error))
         else:
@@ -226,7 +227,7 @@ class ChannelEngine:
         self._links: dict[Worker, _Link] = {}
         self._changes = Changes()
         # Listen in a thread of its own, which also reads what comes.
-        self._numbers = itertools.cycle(range(1, 1 << 32))
+        self._numbers = itertools.count(1)
         self._encoded: tuple[Any, bytes] = (None, b"")
         self.open = set[_Link]()
         """All connections, which are of that thread alone."""
@@ -257,7 +258,7 @@ class ChannelEngine:
         with self._lock:
             link = self._links.get(worker)
             if link is not None:
-                number = next(self._numbers)
+                number = next(self._numbers) % (1 << 32)
                 link.waiting[number] = promise
                 self._loop.call_soon_threadsafe(link.send, number, body)
         if link is None:
@@ -411,6 +412,7 @@ def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
             connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(limits().call)
             connection.connect(f"\0{name}")
             if not _is_ours(connection):
                 raise PermissionError("it is another user's")
