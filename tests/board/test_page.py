@@ -73,7 +73,7 @@ def _board(runs: Path, *words: str) -> Iterator[Site]:
         finally:
             process.send_signal(signal.SIGINT)
             code = process.wait(60)
-    assert code in (0, 130)
+    assert code in (0, 130, 128 + signal.SIGTERM, 128 + signal.SIGHUP)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +155,7 @@ def test_requests_of_others_do_nothing(site: Site) -> None:
         {"Host": "127.0.0.1:1"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[evil"},
         {"Sec_Fetch_Site": "cross-site"},
     ):
         assert site.ask("/api/runs", **headers)[0] == 403, headers
@@ -184,8 +185,23 @@ def test_another_address_takes_a_token(tmp_path: Path) -> None:
         assert site.ask("/api/runs", Host=host)[0] == 403
         assert site.ask("/api/runs?token=wrong", Host=host)[0] == 403
         assert site.ask(f"/api/runs?token={token}", Host=host)[0] == 200
-        assert site.ask("/api/runs", Host=host, Cookie=f"token={token}")[0] == 200
+        for others in ("", "a/b{=1; ", 'x="y; '):  # cookies of this address are all ports'
+            assert site.ask("/api/runs", Host=host, Cookie=f"{others}token={token}")[0] == 200
         assert site.ask("/api/runs", Host=f"evil:{site.port}", Cookie=f"token={token}")[0] == 403
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_leaves_nothing(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    with _board(tmp_path) as site:
+        assert site.ask("/api/runs") == (200, [])
+        assert list((tmp_path / "tmp").iterdir())
+        site.process.send_signal(number)
+        assert site.process.wait(60) == 128 + number
+    assert not list((tmp_path / "tmp").glob("distrlcc-board-*"))
 
 
 def test_a_busy_port_and_a_wrong_folder_are_one_line(tmp_path: Path) -> None:

@@ -107,3 +107,28 @@ def test_files_of_strangers_do_not_end_the_board(tmp_path: Path) -> None:
     (run / "new").rename(run / "metrics.jsonl")
     assert runs.refresh() == ["a"]
     assert list(runs["a"].rows) == [7]
+    # Numbers and depths that Python refuses are nobody's rows; the others go on.
+    (run / "new").write_bytes(
+        b'{"update": Infinity}\n%b\n{"update": 8, "steps": 1%b}\n{"update": 9, "steps": 7}\n'
+        % (b"[" * 200_000, b"0" * 400)
+    )
+    (run / "new").rename(run / "metrics.jsonl")
+    assert runs.refresh() == ["a"]
+    assert runs["a"].detail()["steps"] == 7.0
+    # What cannot be read is told of, and keeps no other run from the page.
+    other = Member(tmp_path / "b")
+    other.write(1.0, "x")
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    runs = Runs([tmp_path])
+    assert runs.refresh() == ["a", "b"]
+    assert [runs[key].state for key in "ab"] == ["unreadable", "running"]
+
+
+def test_folders_of_one_name_keep_their_runs_apart(tmp_path: Path) -> None:
+    for place in ("x", "y"):
+        Member(tmp_path / place / "runs" / "mine")
+    folders = [tmp_path / place / "runs" for place in ("x", "y", "x")]
+    runs = Runs(folders)
+    runs.refresh()
+    assert set(runs.runs) == {f"{folder}/mine" for folder in folders}
