@@ -61,6 +61,8 @@ def test_what_cannot_be_tested_or_disagrees_is_not_told_as_better() -> None:
     for found in (few, same):
         assert np.isnan(found.rows[0].p)
         assert "is not shown to differ from b in power (" in found.sentence()
+    assert "ahead on 100% of 3 links, too few for a test)" in few.sentence()
+    assert "too few" not in same.sentence()
     assert "better than c in power" in same.sentence()
     # One link has the mean, and all others the test.
     skewed = base - 0.02

@@ -26,6 +26,8 @@ TIE = 0.01
 SURE = 0.05
 """A p-value below which a difference is told as one."""
 _MOST_LINKS = 5
+_LEAST_LINKS = 6
+"""With fewer the test cannot say anything with certainty."""
 
 Values = Mapping[str, Mapping[str, float]]
 """Each link's mean by metric: ``{link: {key: value}}``."""
@@ -81,7 +83,7 @@ class Comparison:
             else:
                 text = f"{'better' if up else 'worse'} than {other} in power"
             text += f" ({row.mean.mean:+.3f}, ahead on {share:.0%} of {row.links} links"
-            said.append(f"{text}{_p(row.p)})")
+            said.append(f"{text}{_p(row)})")
         return f"{shown(self.first)} is {'; '.join(said)}."
 
     def to_json(self) -> dict[str, Any]:
@@ -96,8 +98,10 @@ class Comparison:
         }
 
 
-def _p(p: float) -> str:
-    return "" if np.isnan(p) else f", p {'< 0.001' if p < 1e-3 else f'= {p:.3f}'}"
+def _p(row: Difference) -> str:
+    if np.isnan(row.p):
+        return ", too few for a test" if row.links < _LEAST_LINKS else ""
+    return f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
 
 
 def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> Comparison:
@@ -143,7 +147,7 @@ def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -
     better = np.where(np.abs(difference) <= TIE * np.abs(b), 0.0, sign * difference)
     mean, low, high = mean_intervals(difference[None, :, None])[0].tolist()
     p = float("nan")
-    if len(links) >= 6 and (difference != 0).any():
+    if len(links) >= _LEAST_LINKS and (difference != 0).any():
         p = float(wilcoxon(difference).pvalue)
     order = np.argsort(-better, kind="stable")
     best = tuple(links[k] for k in order[:_MOST_LINKS] if better[k] > 0)
