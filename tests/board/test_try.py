@@ -55,7 +55,8 @@ def test_it_answers_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
     "words",
     ["--rate 0", "--queue 0", "--loss -1", "--aqm red", "--beside nobody", "--seconds 100",
      "--change-at 4", "--change-rate 4", "--trace nowhere", "--beside cubic --beside-at 20",
-     "nobody", "--trace constant:5 --change-at 2 --change-rate 3"],
+     "nobody", "--trace constant:5 --change-at 2 --change-rate 3",
+     "--change-at 9 --change-rate 3 --seconds 5", "--beside cubic --seconds 3"],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["try", *words.split()]) == 2
