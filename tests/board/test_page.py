@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from starlette.requests import Request
 
-from distrlcc.board.server import FILES, MOST_UPLOAD
+from distrlcc.board.server import FILES, MOST_UPLOAD, _reads
 from tests.board.made import Member, finished_run
 from tests.hosts import wait_until
 
@@ -165,6 +168,24 @@ def test_requests_of_others_do_nothing(site: Site) -> None:
         assert site.ask("/api/trace", "POST", trace, **headers)[0] == 403
     for method in ("PUT", "DELETE", "POST"):
         assert site.ask("/api/runs", method, b"x", **site.own())[0] in (404, 405)
+
+
+def test_long_answers_keep_no_other_waiting() -> None:
+    over = threading.Event()
+    long, short = _reads(lambda _: over.wait(60)), _reads(lambda _: "here")
+    request = Request({"type": "http", "query_string": b"", "headers": []})
+
+    async def ask() -> None:
+        waiting = [asyncio.create_task(long(request)) for _ in range(100)]
+        try:
+            await asyncio.sleep(0.1)
+            answer = await asyncio.wait_for(short(request), 20)
+            assert (answer.body, any(each.done() for each in waiting)) == (b'"here"', False)
+        finally:
+            over.set()
+            await asyncio.gather(*waiting)
+
+    asyncio.run(ask())
 
 
 def test_a_trace_is_bounded_and_read_strictly(site: Site) -> None:

@@ -360,6 +360,7 @@ def _reads(
     function: Callable[[Mapping[str, str]], Any],
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint: what a function says of an address, or the line of its error."""
+    turn = asyncio.Semaphore(1)  # long answers must not take all threads that others need
 
     async def endpoint(request: Request) -> Response:
         def run() -> Response:
@@ -370,7 +371,8 @@ def _reads(
             except OSError as error:
                 return JSONResponse({"error": error.strerror or "it cannot be read"}, 400)
 
-        return await asyncio.to_thread(run)
+        async with turn:
+            return await asyncio.to_thread(run)
 
     return endpoint
 
