@@ -21,7 +21,9 @@ from distrlcc.actors.actor import AHEAD, Report, Segment
 from distrlcc.actors.admission import Admission
 from distrlcc.actors.channel import ChannelEngine, longest_frame
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.gate import Gate, Tunnel
@@ -168,6 +170,13 @@ def test_all_that_a_run_sends_comes_as_it_was_and_fits(name: str) -> None:
     assert (came.version, came.expert_acts, list(came.arrays)) == (7, True, list(weights.arrays))
     for key, array in weights.arrays.items():
         np.testing.assert_array_equal(came.arrays[key], array, strict=True)
+
+
+def test_segments_beyond_a_frame_are_refused_before_the_run() -> None:
+    settings = ["actors.envs_per_worker=70000", "ppo.rollout_length=2048"]
+    config = override(recipe("quickstart"), settings)
+    with pytest.raises(ConfigError, match=r"GB at once, of 4\.29 at most: lower"):
+        longest_frame(config)
 
 
 def test_the_four_calls_are_answered_weights_while_a_report_waits(

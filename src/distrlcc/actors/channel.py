@@ -33,7 +33,7 @@ from distrlcc.actors.actor import AHEAD, Report
 from distrlcc.actors.admission import Admission
 from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import GroupError
+from distrlcc.errors import ConfigError, GroupError
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token, receive
@@ -117,11 +117,21 @@ _answer = msgspec.msgpack.Decoder(_Answer, dec_hook=_array)
 
 
 def longest_frame(config: RunConfig) -> int:
-    """Return the bytes of the longest frame that a run may need."""
+    """Return the bytes of the longest frame that a run may need.
+
+    Raises:
+        ConfigError: No frame is so long.
+    """
     spec = policy_spec(config, LinkVectorEnv(config.env.unit, config.env))
     rollout = new_rollout(config, spec, config.actors.envs_per_worker).arrays()
     weights = 4 * sum(map(math.prod, expected_shapes(spec).values()))
-    return _ROOM + max(AHEAD * sum(array.nbytes for array in rollout.values()), weights)
+    most = _ROOM + max(AHEAD * sum(array.nbytes for array in rollout.values()), weights)
+    if most >= 1 << 32:
+        raise ConfigError(
+            f"a worker's segments would take {most / 1e9:.1f} GB at once, of 4.29 at most: lower "
+            "actors.envs_per_worker or the rollout_length, or have more workers"
+        )
+    return most
 
 
 def _proof(name: str) -> bytes:
