@@ -23,7 +23,9 @@ from urllib.parse import urlencode
 import pytest
 from starlette.requests import Request
 
-from distrlcc.board.server import FILES, MOST_UPLOAD, _reads
+from distrlcc.board.runs import Runs
+from distrlcc.board.server import FILES, MOST_UPLOAD, Board, _reads
+from distrlcc.policy.policy_file import shipped_policies
 from tests.board.made import Member, finished_run
 from tests.hosts import wait_until
 
@@ -186,6 +188,17 @@ def test_long_answers_keep_no_other_waiting() -> None:
             await asyncio.gather(*waiting)
 
     asyncio.run(ask())
+
+
+def test_runs_of_one_name_can_be_told_apart_and_tried_again(tmp_path: Path) -> None:
+    for place in ("e1", "e2"):
+        Member(tmp_path / place / "one")
+        shutil.copy(shipped_policies()["one"], tmp_path / place / "one" / "policy.safetensors")
+    board = Board(Runs([tmp_path]))
+    found = board.play({"senders": "one\nrun:e1/one\nrun:e2/one", "seconds": "2"})
+    board.close()
+    assert [one["name"] for one in found["senders"]] == ["one", "e1/one", "e2/one"]
+    assert f" {tmp_path}/e1/one {tmp_path}/e2/one" in found["command"]
 
 
 def test_a_trace_is_bounded_and_read_strictly(site: Site) -> None:
