@@ -106,6 +106,11 @@ def test_prometheus_reads_whatever_figures_and_labels_there_are() -> None:
         assert math.isnan(of["x_nan"][1])
         assert (of["x_up"][1], of["x_down"][1]) == (math.inf, -math.inf)
     assert set(_parsed(exposition("x", things))) == set(ODD)
+    # Nothing but a number is changed, and one that is none leaves the others.
+    things = [({"run": "info"}, {"inf": 1, "huge": 10**400}), ({"run": "a\udcff"}, {"inf": 2})]
+    assert exposition("x", things).encode().decode() == (
+        '# TYPE x_inf gauge\nx_inf{run="info"} 1.0\nx_inf{run="a?"} 2.0\n'
+    )
     assert exposition("x", []) == ""
 
 
@@ -201,6 +206,8 @@ def test_old_folders_of_compiled_code_go_and_cache_says_what_is_there(
         (home / name / "sim" / "x.nbi").write_bytes(bytes(2_000_000))
         os.utime(home / name, (_now() - age,) * 2)
     (temporary / "distrlcc-numba-x1").mkdir(parents=True)
+    (temporary / "distrlcc-numba-link").symlink_to(tmp_path)  # whoever may write there made it
+    (temporary / "distrlcc-numba-file").touch()
     own = _folder(tmp_path)
     # What nobody used for a month is gone; the own folder is marked as used.
     assert {path.name for path in home.iterdir()} == {"numba-bbbb", "other", own.name}
@@ -223,7 +230,8 @@ def test_old_folders_of_compiled_code_go_and_cache_says_what_is_there(
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["removed"] for row in rows] == [True, True, False]
     assert {path.name for path in home.iterdir()} == {"other", own.name}
-    assert not list(temporary.iterdir())
+    left = {path.name for path in temporary.iterdir()}
+    assert left == {"distrlcc-numba-link", "distrlcc-numba-file"}
     assert main(["cache", "--clean", "--all"]) == 0
     assert {path.name for path in home.iterdir()} == {"other"}
     assert main(["cache", "--all"]) == 2

@@ -21,7 +21,9 @@ from distrlcc.actors.actor import AHEAD, Report, Segment
 from distrlcc.actors.admission import Admission
 from distrlcc.actors.channel import ChannelEngine, longest_frame
 from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError
+from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
+from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.gate import Gate, Tunnel
@@ -170,6 +172,13 @@ def test_all_that_a_run_sends_comes_as_it_was_and_fits(name: str) -> None:
         np.testing.assert_array_equal(came.arrays[key], array, strict=True)
 
 
+def test_segments_beyond_a_frame_are_refused_before_the_run() -> None:
+    settings = ["actors.envs_per_worker=70000", "ppo.rollout_length=2048"]
+    config = override(recipe("quickstart"), settings)
+    with pytest.raises(ConfigError, match=r"GB at once, of 4\.29 at most: lower"):
+        longest_frame(config)
+
+
 def test_the_four_calls_are_answered_weights_while_a_report_waits(
     engine: ChannelEngine, spec: RankSpec
 ) -> None:
@@ -311,13 +320,19 @@ _FROM_MEMBERS = {
 def test_a_member_that_sends_something_else_is_gone_with_the_reason(
     name: str, engine: ChannelEngine, spec: RankSpec
 ) -> None:
-    own = _worker(spec, "claim-0")
+    _CLOSED.append(channel._connect(spec, _admission(spec, "claim-0")))
+    own = channel._Channel(_CLOSED[-1], Held, MOST)
+    own.send(0, channel._Hello("claim-0", channel._proof("claim-0")))
     (worker,) = _joined(engine)
+    waiting = engine.call(worker, "report", 0, 0.0)
     own._connection.sendall(_FROM_MEMBERS[name])
     left: dict[Worker, str] = {}
     wait_until(lambda: left.update(engine.changes().left) or bool(left), LONG, "its end")
     assert left[worker].startswith("it sent ")
     assert len(left[worker]) < 200
+    # What waited for an answer does not wait on.
+    with pytest.raises(WorkerGoneError):
+        waiting.result(LONG)
 
 
 def test_a_trainer_that_sends_something_else_ends_its_worker(

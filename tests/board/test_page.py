@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +21,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from starlette.requests import Request
 
-from distrlcc.board.server import FILES, MOST_UPLOAD
+from distrlcc.board.runs import Runs
+from distrlcc.board.server import FILES, MOST_UPLOAD, Board, _reads
+from distrlcc.policy.policy_file import shipped_policies
 from tests.board.made import Member, finished_run
 from tests.hosts import wait_until
 
@@ -73,7 +78,7 @@ def _board(runs: Path, *words: str) -> Iterator[Site]:
         finally:
             process.send_signal(signal.SIGINT)
             code = process.wait(60)
-    assert code in (0, 130)
+    assert code in (0, 130, 128 + signal.SIGTERM, 128 + signal.SIGHUP)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +160,7 @@ def test_requests_of_others_do_nothing(site: Site) -> None:
         {"Host": "127.0.0.1:1"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[evil"},
         {"Sec_Fetch_Site": "cross-site"},
     ):
         assert site.ask("/api/runs", **headers)[0] == 403, headers
@@ -164,6 +170,35 @@ def test_requests_of_others_do_nothing(site: Site) -> None:
         assert site.ask("/api/trace", "POST", trace, **headers)[0] == 403
     for method in ("PUT", "DELETE", "POST"):
         assert site.ask("/api/runs", method, b"x", **site.own())[0] in (404, 405)
+
+
+def test_long_answers_keep_no_other_waiting() -> None:
+    over = threading.Event()
+    long, short = _reads(lambda _: over.wait(60)), _reads(lambda _: "here")
+    request = Request({"type": "http", "query_string": b"", "headers": []})
+
+    async def ask() -> None:
+        waiting = [asyncio.create_task(long(request)) for _ in range(100)]
+        try:
+            await asyncio.sleep(0.1)
+            answer = await asyncio.wait_for(short(request), 20)
+            assert (answer.body, any(each.done() for each in waiting)) == (b'"here"', False)
+        finally:
+            over.set()
+            await asyncio.gather(*waiting)
+
+    asyncio.run(ask())
+
+
+def test_runs_of_one_name_can_be_told_apart_and_tried_again(tmp_path: Path) -> None:
+    for place in ("e1", "e2"):
+        Member(tmp_path / place / "one")
+        shutil.copy(shipped_policies()["one"], tmp_path / place / "one" / "policy.safetensors")
+    board = Board(Runs([tmp_path]))
+    found = board.play({"senders": "one\nrun:e1/one\nrun:e2/one", "seconds": "2"})
+    board.close()
+    assert [one["name"] for one in found["senders"]] == ["one", "e1/one", "e2/one"]
+    assert f" {tmp_path}/e1/one {tmp_path}/e2/one" in found["command"]
 
 
 def test_a_trace_is_bounded_and_read_strictly(site: Site) -> None:
@@ -184,8 +219,23 @@ def test_another_address_takes_a_token(tmp_path: Path) -> None:
         assert site.ask("/api/runs", Host=host)[0] == 403
         assert site.ask("/api/runs?token=wrong", Host=host)[0] == 403
         assert site.ask(f"/api/runs?token={token}", Host=host)[0] == 200
-        assert site.ask("/api/runs", Host=host, Cookie=f"token={token}")[0] == 200
+        for others in ("", "a/b{=1; ", 'x="y; '):  # cookies of this address are all ports'
+            assert site.ask("/api/runs", Host=host, Cookie=f"{others}token={token}")[0] == 200
         assert site.ask("/api/runs", Host=f"evil:{site.port}", Cookie=f"token={token}")[0] == 403
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_leaves_nothing(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    with _board(tmp_path) as site:
+        assert site.ask("/api/runs") == (200, [])
+        assert list((tmp_path / "tmp").iterdir())
+        site.process.send_signal(number)
+        assert site.process.wait(60) == 128 + number
+    assert not list((tmp_path / "tmp").glob("distrlcc-board-*"))
 
 
 def test_a_busy_port_and_a_wrong_folder_are_one_line(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def test_it_answers_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
     "words",
     ["--rate 0", "--queue 0", "--loss -1", "--aqm red", "--beside nobody", "--seconds 100",
      "--change-at 4", "--change-rate 4", "--trace nowhere", "--beside cubic --beside-at 20",
-     "nobody", "--trace constant:5 --change-at 2 --change-rate 3"],
+     "nobody", "--trace constant:5 --change-at 2 --change-rate 3",
+     "--change-at 9 --change-rate 3 --seconds 5", "--beside cubic --seconds 3"],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["try", *words.split()]) == 2
@@ -107,3 +108,28 @@ def test_files_of_strangers_do_not_end_the_board(tmp_path: Path) -> None:
     (run / "new").rename(run / "metrics.jsonl")
     assert runs.refresh() == ["a"]
     assert list(runs["a"].rows) == [7]
+    # Numbers and depths that Python refuses are nobody's rows; the others go on.
+    (run / "new").write_bytes(
+        b'{"update": Infinity}\n%b\n{"update": 8, "steps": 1%b}\n{"update": 9, "steps": 7}\n'
+        % (b"[" * 200_000, b"0" * 400)
+    )
+    (run / "new").rename(run / "metrics.jsonl")
+    assert runs.refresh() == ["a"]
+    assert runs["a"].detail()["steps"] == 7.0
+    # What cannot be read is told of, and keeps no other run from the page.
+    other = Member(tmp_path / "b")
+    other.write(1.0, "x")
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    runs = Runs([tmp_path])
+    assert runs.refresh() == ["a", "b"]
+    assert [runs[key].state for key in "ab"] == ["unreadable", "running"]
+
+
+def test_folders_of_one_name_keep_their_runs_apart(tmp_path: Path) -> None:
+    for place in ("x", "y"):
+        Member(tmp_path / place / "runs" / "mine")
+    folders = [tmp_path / place / "runs" for place in ("x", "y", "x")]
+    runs = Runs(folders)
+    runs.refresh()
+    assert set(runs.runs) == {f"{folder}/mine" for folder in folders}

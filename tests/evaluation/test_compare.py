@@ -54,6 +54,33 @@ def test_links_in_common_alone_count_and_none_is_refused() -> None:
         compare_links({"a": one})
 
 
+def test_what_cannot_be_tested_or_disagrees_is_not_told_as_better() -> None:
+    base = np.linspace(0.4, 0.9, 20)
+    few = compare_links({"a": _links(base[:3]), "b": _links(base[:3] - 0.1)})
+    same = compare_links({"a": _links(base), "b": _links(base), "c": _links(base - 0.05)})
+    for found in (few, same):
+        assert np.isnan(found.rows[0].p)
+        assert "is not shown to differ from b in power (" in found.sentence()
+    assert "ahead on 100% of 3 links, too few for a test)" in few.sentence()
+    assert "too few" not in same.sentence()
+    assert "better than c in power" in same.sentence()
+    # One link has the mean, and all others the test.
+    skewed = base - 0.02
+    skewed[0] += 2.0
+    found = compare_links({"a": _links(skewed), "b": _links(base)})
+    assert found.rows[0].sure
+    assert found.rows[0].mean.mean > 0
+    assert "neither better nor worse than b in power: mean and links disagree" in found.sentence()
+
+
+def test_a_report_without_a_metric_is_refused_in_a_line() -> None:
+    one, other = _links(np.full(8, 0.9)), _links(np.full(8, 0.5))
+    for row in other.values():
+        del row["excess_loss"]
+    with pytest.raises(ConfigError, match="on which both have excess_loss"):
+        compare_links({"a": one, "b": other})
+
+
 def test_the_command_compares_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("new", "old"):
         schemes = ["quickstart" if name == "new" else "vegas", "cubic"]

@@ -33,7 +33,7 @@ from distrlcc.actors.actor import AHEAD, Report
 from distrlcc.actors.admission import Admission
 from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import GroupError
+from distrlcc.errors import ConfigError, GroupError
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token, receive
@@ -117,11 +117,21 @@ _answer = msgspec.msgpack.Decoder(_Answer, dec_hook=_array)
 
 
 def longest_frame(config: RunConfig) -> int:
-    """Return the bytes of the longest frame that a run may need."""
+    """Return the bytes of the longest frame that a run may need.
+
+    Raises:
+        ConfigError: No frame is so long.
+    """
     spec = policy_spec(config, LinkVectorEnv(config.env.unit, config.env))
     rollout = new_rollout(config, spec, config.actors.envs_per_worker).arrays()
     weights = 4 * sum(map(math.prod, expected_shapes(spec).values()))
-    return _ROOM + max(AHEAD * sum(array.nbytes for array in rollout.values()), weights)
+    most = _ROOM + max(AHEAD * sum(array.nbytes for array in rollout.values()), weights)
+    if most >= 1 << 32:
+        raise ConfigError(
+            f"a worker's segments would take {most / 1e9:.1f} GB at once, of 4.29 at most: lower "
+            "actors.envs_per_worker or the rollout_length, or have more workers"
+        )
+    return most
 
 
 def _proof(name: str) -> bytes:
@@ -189,7 +199,8 @@ class _Link(asyncio.Protocol):
                 raise ValueError("another token")
             self.worker = self._engine.admit(hello.name, self)
             return
-        future, answer = self.waiting.pop(number), _answer.decode(frame)
+        answer = _answer.decode(frame)  # first: what waits must hear of a bad one
+        future = self.waiting.pop(number)
         if answer.error:
             future.set_exception(ActorError(answer.error))
         else:
@@ -226,7 +237,7 @@ class ChannelEngine:
         self._links: dict[Worker, _Link] = {}
         self._changes = Changes()
         # Listen in a thread of its own, which also reads what comes.
-        self._numbers = itertools.cycle(range(1, 1 << 32))
+        self._numbers = itertools.count(1)
         self._encoded: tuple[Any, bytes] = (None, b"")
         self.open = set[_Link]()
         """All connections, which are of that thread alone."""
@@ -257,7 +268,7 @@ class ChannelEngine:
         with self._lock:
             link = self._links.get(worker)
             if link is not None:
-                number = next(self._numbers)
+                number = next(self._numbers) % (1 << 32)
                 link.waiting[number] = promise
                 self._loop.call_soon_threadsafe(link.send, number, body)
         if link is None:
@@ -411,6 +422,7 @@ def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
             connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(limits().call)
             connection.connect(f"\0{name}")
             if not _is_ours(connection):
                 raise PermissionError("it is another user's")

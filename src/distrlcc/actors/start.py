@@ -57,6 +57,8 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     # Warn of what does not fit, or refuse it, before anything is written; compile the simulator.
     if actors.engine == TORCH_RPC:
         _torch_rpc()
+    else:
+        longest_frame(config)
     if config.ppo is not None and not config.ppo.use_vtrace and leads:
         sys.stderr.write(
             f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
@@ -89,7 +91,7 @@ def actor_rank(spec: RankSpec, job: TrainJob) -> int:
     switch_threads_often()
     own = identity(job.config, topology="actor-learner", processes=spec.size)
     over_rpc = _torch_rpc() if job.config.actors.engine == TORCH_RPC else None
-    most = longest_frame(job.config)
+    most = 0 if over_rpc else longest_frame(job.config)
     if spec.slot:
         admission = join(spec, own)
         if over_rpc:

@@ -84,6 +84,14 @@ class Question:
             raise ConfigError(
                 "change_at goes with change_rate or change_rtt: give a time and what changes then"
             )
+        for name, at in (
+            ("beside_at", self.beside and self.beside_at),
+            ("change_at", self.change_at),
+        ):
+            if at and at >= self.seconds:
+                raise ConfigError(
+                    f"{name} is {at:g}: expected less than the {self.seconds:g} s that it takes"
+                )
         if self.trace and self.change_rate:
             raise ConfigError("change_rate is for a rate; a trace has its own: leave one out")
 

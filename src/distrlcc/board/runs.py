@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -68,6 +69,7 @@ class Run:
         self._file = 0
         self._wrote = 0.0
         self._state = ""
+        self._unreadable = False
 
     def refresh(self) -> bool:
         """Read new lines; say whether anything is new."""
@@ -81,15 +83,16 @@ class Run:
                 self._metrics = Follower(self.path / _FILES[0])
         with suppress(OSError):
             self._wrote = max(self._wrote, (self.path / _FILES[1]).stat().st_mtime)
-        for row in self._metrics.news():
-            with suppress(KeyError, TypeError, ValueError):
+        self._unreadable = False
+        for row in self._news(self._metrics):
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
                 self._take(int(row["update"]), row)
                 self.seconds = max(self.seconds, _number(row.get("seconds")) or 0.0)
                 self.version += 1
         # Lines that were written together are all who were there then.
         times: dict[float, set[str]] = {}
-        for line in self._workers.news():
-            with suppress(KeyError, TypeError, ValueError):
+        for line in self._news(self._workers):
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
                 now, name = float(line["seconds"]), f"{line['worker']} {line['host']}"
                 name += f" ({line['process']})" if line.get("process") else ""
                 one = self.workers.setdefault(name, Presence(name, now, now))
@@ -103,6 +106,13 @@ class Run:
         self.version += state != self._state
         self._state = state
         return self.version != before
+
+    def _news(self, lines: Follower) -> list[dict[str, Any]]:
+        try:
+            return lines.news()
+        except OSError:  # the other runs go on
+            self._unreadable = True
+            return []
 
     def _take(self, update: int, row: dict[str, Any]) -> None:
         """Keep a row; of very many every other older one goes, so that memory stays flat."""
@@ -139,7 +149,9 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``running``, ``finished`` or ``stopped``; ``begun`` before its first update."""
+        """``running``, ``finished``, ``stopped``, ``unreadable``; ``begun`` before an update."""
+        if self._unreadable:
+            return "unreadable"
         steps = [
             row["seconds"] for row in list(self.rows.values())[-9:] if _number(row.get("seconds"))
         ]
@@ -273,8 +285,11 @@ def _now() -> float:
 
 
 def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    with suppress(OverflowError):  # an integer may be any
+        return float(value) if math.isfinite(value) else None
+    return None
 
 
 class Runs:
@@ -285,9 +300,15 @@ class Runs:
         self.folders = list(folders)
         self.runs: dict[str, Run] = {}
         self._looked = -math.inf
+        self.lock = threading.Lock()
+        """Held while runs are read anew, and by whoever reads them in another thread."""
 
     def refresh(self) -> list[str]:
         """Look for new runs now and then, read new lines; return the keys of what is new."""
+        with self.lock:
+            return self._refresh()
+
+    def _refresh(self) -> list[str]:
         now = time.monotonic()
         if now - self._looked > 2.0:
             self._looked = now
@@ -300,11 +321,13 @@ class Runs:
         return [key for key, run in self.runs.items() if run.refresh()]
 
     def _found(self) -> Iterable[tuple[str, Path]]:
-        several, count = len(self.folders) > 1, 0
-        for folder in self.folders:
+        folders, count = list(dict.fromkeys(self.folders)), 0
+        several, names = len(folders) > 1, [folder.name for folder in folders]
+        for folder in folders:
             for path in _below(folder, _DEPTH):
                 inner = path.relative_to(folder).as_posix()
-                top = folder.name or str(folder)
+                top = folder.name if names.count(folder.name) == 1 else ""
+                top = top or str(folder)
                 key = top if inner == "." else f"{top}/{inner}" if several else inner
                 yield key, path
                 count += 1
@@ -312,9 +335,10 @@ class Runs:
                     return
 
     def __getitem__(self, key: str) -> Run:
-        if key not in self.runs:
+        run = self.runs.get(key)
+        if run is None:
             raise ConfigError(f"no run {key[:80]!r} on this page")
-        return self.runs[key]
+        return run
 
     def differences(self, keys: Sequence[str]) -> list[dict[str, Any]]:
         """Return the settings in which some runs differ, each with every run's value."""
@@ -332,14 +356,13 @@ def _text(value: Any) -> str:
 
 
 def _below(folder: Path, depth: int) -> Iterable[Path]:
-    """Yield runs' folders, newest first among neighbours; links are not followed."""
-    if (folder / "config.toml").is_file() and (folder / "versions.json").is_file():
-        yield folder
-        return
-    if depth == 0:
-        return
+    """Yield runs' folders by their names; links are not followed, nor what cannot be read."""
+    inner: list[Path] = []
     with suppress(OSError):
-        inner = [each for each in folder.iterdir() if each.is_dir() and not each.is_symlink()]
-        for each in sorted(inner, key=lambda path: path.name):
-            if not each.name.startswith("."):
-                yield from _below(each, depth - 1)
+        if (folder / "config.toml").is_file() and (folder / "versions.json").is_file():
+            yield folder
+        elif depth:
+            inner = [each for each in folder.iterdir() if each.is_dir() and not each.is_symlink()]
+    for each in sorted(inner, key=lambda path: path.name):
+        if not each.name.startswith("."):
+            yield from _below(each, depth - 1)

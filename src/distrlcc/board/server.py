@@ -19,13 +19,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
-from http.cookies import SimpleCookie
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -49,9 +47,15 @@ from distrlcc.board.policies import gallery
 from distrlcc.board.runs import Runs
 from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, DistrlccError, TraceError, unknown_name
-from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
+from distrlcc.evaluation.contender import (
+    Contender,
+    contender_from_file,
+    contender_from_scheme,
+    distinct,
+)
 from distrlcc.evaluation.scores import shown
 from distrlcc.policy.policy_file import shipped_policies
+from distrlcc.runs.stopper import Stopper
 from distrlcc.sim.trace import generate, parse_trace
 
 T = TypeVar("T")
@@ -114,12 +118,11 @@ class Guard:
         if host not in self._hosts:
             return f"this server is not {host[:80]!r}"
         if self._token:
-            cookie = SimpleCookie(request.headers.get("cookie", "")).get("token")
-            given = request.query_params.get("token") or (cookie.value if cookie else "")
+            given = request.query_params.get("token") or request.cookies.get("token", "")
             if not secrets.compare_digest(given.encode(), self._token.encode()):
                 return "the token is missing or wrong: open the address that distrlcc board printed"
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return "this request comes from another page"
         if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return "this request comes from another site"
@@ -184,8 +187,8 @@ class Board:
             ConfigError: There is none; plug-ins and files are not reached from here.
         """
         if name.startswith("run:"):
-            path = self.runs[name.removeprefix("run:")].path
-            return contender_from_file(str(path))
+            key = name.removeprefix("run:")
+            return replace(contender_from_file(str(self.runs[key].path)), name=key)
         if name in shipped_policies():
             return contender_from_file(str(shipped_policies()[name]))
         if name not in self._schemes():
@@ -219,7 +222,7 @@ class Board:
             {"name": each.name, "default": asdict(Question())[each.name], **each.metadata}
             for each in fields(Question)
         ]
-        keys = [key for key, run in self.runs.runs.items() if (run.path / _POLICY).exists()]
+        keys = [key for key, run in list(self.runs.runs.items()) if (run.path / _POLICY).exists()]
         return {
             "version": __version__,
             "sliders": sliders,
@@ -229,33 +232,34 @@ class Board:
             "axes": AXES,
             "measures": MEASURES,
             "most": MOST_SENDERS,
-            "traces": {key: name for key, (name, _) in self._traces.items()},
+            "traces": {key: name for key, (name, _) in list(self._traces.items())},
             "folders": [str(folder) for folder in self.runs.folders],
         }
 
     def list_runs(self, query: Mapping[str, str]) -> Any:
         """Return all runs, the newest first."""
-        found = [run.summary() for run in self.runs.runs.values()]
+        with self.runs.lock:
+            found = [run.summary() for run in self.runs.runs.values()]
         return sorted(found, key=lambda run: run["date"], reverse=True)
 
     def run(self, query: Mapping[str, str]) -> Any:
         """Return one run."""
-        return self.runs[query.get("key", "")].detail()
+        with self.runs.lock:
+            return self.runs[query.get("key", "")].detail()
 
     def curves(self, query: Mapping[str, str]) -> Any:
         """Return a metric of some runs."""
         keys = query.get("keys", "").split("\n")[:12]
         of = query.get("metric", "")
-        return [
-            {"key": key, **self.runs[key].curve(of or self.runs[key].score_key())}
-            for key in keys
-            if key
-        ]
+        with self.runs.lock:
+            runs = [self.runs[key] for key in keys if key]
+            return [{"key": run.key, **run.curve(of or run.score_key())} for run in runs]
 
     def differences(self, query: Mapping[str, str]) -> Any:
         """Return in which settings some runs differ."""
         keys = query.get("keys", "").split("\n")[:12]
-        return {"keys": keys, "rows": self.runs.differences(keys)}
+        with self.runs.lock:
+            return {"keys": keys, "rows": self.runs.differences(keys)}
 
     def play(self, query: Mapping[str, str]) -> Any:
         """Return what senders do on a link."""
@@ -265,12 +269,16 @@ class Board:
             raise ConfigError(f"{len(names)} senders; expected 1 to {MOST_SENDERS}")
         question = self._question(texts)
         found: list[Answer] = []
-        for name in dict.fromkeys(names):
-            sender = self.sender(name)
+        names = list(dict.fromkeys(names))
+        for name, sender in zip(names, distinct(map(self.sender, names)), strict=True):
             stamp = sender.path.stat().st_mtime_ns if sender.path else 0
             key = (name, stamp, question)
-            found.append(self._answers.answer(key, partial(answer, sender, question)))
-        return page_of(question, found, [name.removeprefix("run:") for name in names])
+            one = self._answers.answer(key, partial(answer, sender, question))
+            found.append(replace(one, contender=sender))
+        words = [
+            str(self.runs[name[4:]].path) if name.startswith("run:") else name for name in names
+        ]
+        return page_of(question, found, words)
 
     def map(self, query: Mapping[str, str]) -> Any:
         """Return a map of two senders over two settings."""
@@ -285,7 +293,7 @@ class Board:
 
     def policies(self, query: Mapping[str, str]) -> Any:
         """Return the gallery."""
-        trained = {key: run.path / _POLICY for key, run in self.runs.runs.items()}
+        trained = {key: run.path / _POLICY for key, run in list(self.runs.runs.items())}
         here = {key: path for key, path in trained.items() if path.exists()}
         key = tuple((name, path.stat().st_mtime_ns) for name, path in here.items())
         return self._policies.answer(key, lambda: gallery(here))
@@ -310,7 +318,10 @@ class Board:
         # Known by its contents: what was shared before means the same.
         key = f"dropped:{hashlib.sha256(data).hexdigest()[:16]}"
         path = Path(self._folder.name) / key.partition(":")[2]
-        path.write_bytes(data)
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            return JSONResponse({"error": f"{path}: {error.strerror}"}, 400)
         self._traces[key] = (name, path)
         while len(self._traces) > _MOST_TRACES:
             self._traces.popitem(last=False)[1][1].unlink(missing_ok=True)
@@ -349,6 +360,7 @@ def _reads(
     function: Callable[[Mapping[str, str]], Any],
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint: what a function says of an address, or the line of its error."""
+    turn = asyncio.Semaphore(1)  # long answers must not take all threads that others need
 
     async def endpoint(request: Request) -> Response:
         def run() -> Response:
@@ -359,7 +371,8 @@ def _reads(
             except OSError as error:
                 return JSONResponse({"error": error.strerror or "it cannot be read"}, 400)
 
-        return await asyncio.to_thread(run)
+        async with turn:
+            return await asyncio.to_thread(run)
 
     return endpoint
 
@@ -422,9 +435,9 @@ def _own_addresses() -> set[str]:
 
 
 def serve(
-    board: Board, sock: socket.socket, host: str, token: str, ready: Callable[[], None]
-) -> None:
-    """Serve until a signal; the socket listens already."""
+    board: Board, sock: socket.socket, host: str, token: str, *, ready: Callable[[], None]
+) -> int:
+    """Serve until a signal, and return it; the socket listens already."""
     app = application(board, names_of(host, sock.getsockname()[1]), token)
     config = uvicorn.Config(
         app,
@@ -444,13 +457,27 @@ def serve(
             for name in ("cubic", "one"):
                 board.play({"senders": name})
 
+    # uvicorn sends itself once more what it heard: without a handler that would kill this process.
+    stopper = Stopper()
+
+    async def end() -> None:
+        while not stopper.signal:  # SIGHUP, which uvicorn does not hear
+            await asyncio.sleep(_TICK_S)
+
     async def run() -> None:
-        watching = asyncio.create_task(board.watch())
+        tasks = [asyncio.create_task(each) for each in (board.watch(), end())]
+        for task in tasks:
+            task.add_done_callback(lambda _: setattr(server, "should_exit", True))
         threading.Thread(target=warm, name="warm", daemon=True).start()
         ready()
         try:
             await server.serve(sockets=[sock])
         finally:
-            watching.cancel()
+            for task in tasks:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks)  # raises what one of them died of
 
-    asyncio.run(run())
+    with stopper:
+        asyncio.run(run())
+    return stopper.signal

@@ -57,10 +57,10 @@ def run(args: Namespace) -> int:
                 if args.open:
                     webbrowser.open(where)
 
-            serve(board, sock, host, token, ready)
+            heard = serve(board, sock, host, token, ready=ready)
     finally:
         board.close()
-    return 0
+    return 128 + heard if heard else 0
 
 
 def _listening(host: str, port: int) -> socket.socket:

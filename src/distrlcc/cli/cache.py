@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from argparse import Namespace
 from contextlib import suppress
 from datetime import datetime
@@ -34,7 +35,7 @@ def run(args: Namespace) -> int:
     strays = Path(gettempdir()).glob("distrlcc-numba-*")
     rows: list[dict[str, Any]] = []
     left, failed = 0, False
-    for folder in [*(path for path in strays if os.access(path, os.W_OK)), *kept_folders()]:
+    for folder in [*filter(_is_ours, strays), *kept_folders()]:
         current, size = folder == CACHE_FOLDER, _size(folder)
         used = datetime.fromtimestamp(folder.stat().st_mtime).isoformat(timespec="seconds")
         asked = args.clean and (args.all or not current)
@@ -55,6 +56,14 @@ def run(args: Namespace) -> int:
         print(f"{left / 1e6:.1f} MB in all{more}")
     emit_json(args.json, {"rows": rows})
     return int(failed)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Say whether this user made a folder, which is no link to another."""
+    with suppress(OSError):
+        status = folder.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return False
 
 
 def _size(folder: Path) -> int:

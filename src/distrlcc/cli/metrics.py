@@ -112,6 +112,8 @@ def _newest(path: Path) -> dict[str, Any]:
         lines = file.read().splitlines(keepends=True)
     figures: dict[str, Any] = {}
     for line in lines:
-        with suppress(ValueError, TypeError):  # the first may be cut, the last half written
+        with suppress(
+            ValueError, TypeError, RecursionError
+        ):  # the first may be cut, the last half written
             figures |= json.loads(line)
     return figures

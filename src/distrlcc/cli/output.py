@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -108,15 +109,19 @@ def exposition(
     for labels, figures in things:
         marks = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
         for name, value in figures.items():
-            if isinstance(value, int | float):
+            with suppress(OverflowError):  # an integer may be any
+                if not isinstance(value, int | float):
+                    continue
+                number = repr(float(value)).replace("inf", "Inf")
                 grows = name in counters
                 full = re.sub(r"\W", "_", f"{prefix}_{name}") + "_total" * grows
                 lines = found.setdefault(full, [f"# TYPE {full} {'counter' if grows else 'gauge'}"])
-                lines.append(f"{full}{{{marks}}} {float(value)!r}".replace("inf", "Inf"))
+                lines.append(f"{full}{{{marks}}} {number}")
     return "".join(f"{line}\n" for lines in found.values() for line in lines)
 
 
 def _escaped(text: str) -> str:
+    text = text.encode(errors="replace").decode()  # a folder's name may be any bytes
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

@@ -26,6 +26,8 @@ TIE = 0.01
 SURE = 0.05
 """A p-value below which a difference is told as one."""
 _MOST_LINKS = 5
+_LEAST_LINKS = 6
+"""With fewer the test cannot say anything with certainty."""
 
 Values = Mapping[str, Mapping[str, float]]
 """Each link's mean by metric: ``{link: {key: value}}``."""
@@ -75,10 +77,13 @@ class Comparison:
             up = row.mean.mean > 0
             if not row.sure:
                 text = f"not shown to differ from {other} in power"
+            elif (row.behind > row.ahead) if up else (row.ahead > row.behind):
+                # A few links have the mean, and most the test.
+                text = f"neither better nor worse than {other} in power: mean and links disagree"
             else:
                 text = f"{'better' if up else 'worse'} than {other} in power"
             text += f" ({row.mean.mean:+.3f}, ahead on {share:.0%} of {row.links} links"
-            said.append(f"{text}{_p(row.p)})")
+            said.append(f"{text}{_p(row)})")
         return f"{shown(self.first)} is {'; '.join(said)}."
 
     def to_json(self) -> dict[str, Any]:
@@ -93,8 +98,10 @@ class Comparison:
         }
 
 
-def _p(p: float) -> str:
-    return "" if np.isnan(p) else f", p {'< 0.001' if p < 1e-3 else f'= {p:.3f}'}"
+def _p(row: Difference) -> str:
+    if np.isnan(row.p):
+        return ", too few for a test" if row.links < _LEAST_LINKS else ""
+    return f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
 
 
 def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> Comparison:
@@ -113,8 +120,9 @@ def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> C
         order = sorted(range(len(found)), key=lambda k: (np.isnan(found[k].p), found[k].p))
         least = 0.0
         for place, k in enumerate(order):
-            p = min(max(least, found[k].p * (len(found) - place)), 1.0)
-            least = p if p == p else least
+            p = found[k].p
+            if p == p:  # max would make 0 of NaN
+                p = least = min(max(least, p * (len(found) - place)), 1.0)
             rows.append(Difference(**{**vars(found[k]), "p": p}))
     order_of = {other: k for k, other in enumerate(others)}
     rows.sort(key=lambda row: (order_of[row.other], keys.index(row.key)))
@@ -123,7 +131,9 @@ def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> C
 
 def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -> Difference:
     links = [link for link in own if link in theirs]
-    pairs = np.array([[own[link][key], theirs[link][key]] for link in links], float).reshape(-1, 2)
+    nothing = float("nan")  # a report may lack a metric
+    found = [[values[link].get(key, nothing) for values in (own, theirs)] for link in links]
+    pairs = np.array(found, float).reshape(-1, 2)
     both = np.isfinite(pairs).all(axis=1)
     if not both.any():
         raise ConfigError(
@@ -137,7 +147,7 @@ def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -
     better = np.where(np.abs(difference) <= TIE * np.abs(b), 0.0, sign * difference)
     mean, low, high = mean_intervals(difference[None, :, None])[0].tolist()
     p = float("nan")
-    if len(links) >= 6 and (difference != 0).any():
+    if len(links) >= _LEAST_LINKS and (difference != 0).any():
         p = float(wilcoxon(difference).pvalue)
     order = np.argsort(-better, kind="stable")
     best = tuple(links[k] for k in order[:_MOST_LINKS] if better[k] > 0)

@@ -215,7 +215,7 @@ class Follower:
             self._read, mark = self._read + len(line), zlib.crc32(line)
             if self._told[self._place : self._place + 1] != [mark]:
                 self._told[self._place :] = [mark]
-                with suppress(ValueError):
+                with suppress(ValueError, RecursionError):
                     found.append(json.loads(line))
             self._place += 1
         return found
