@@ -81,7 +81,7 @@ def _start(*words: str, settings: str = SMALL, engine: str = "channel") -> Comma
 def test_workers_hang_freeze_and_die_and_load_finds_the_run(engine: str) -> None:
     out = Path("runs/first")
     with _start("--out", str(out), engine=engine) as run:
-        wait_until(acting(out, 3), 90.0, "all workers act")
+        wait_until(acting(out, 3), 200.0, "all workers act")
         _, *workers = rank_processes(run.process.pid)
         Path(f"hang{workers[0]}").touch()
         wait_until(told(out, "gone: worker 0", "hangs for"), 60.0, "the one that hangs")
@@ -98,7 +98,7 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run(engine: str) -> None
 
     # Without a folder the newest run of the recipe goes on as it began; all its workers die.
     with _start("--load", "--wait-workers", "2", settings="", engine=engine) as run:
-        wait_until(lambda: updates(out)[-1] > done, 90.0, "going on")
+        wait_until(lambda: updates(out)[-1] > done, 200.0, "going on")
         wait_until(lambda: rows(out)[-1]["workers"] == 3.0, 60.0, "all workers")
         for pid in rank_processes(run.process.pid)[1:]:
             os.kill(pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ def test_a_run_goes_on_with_its_own_settings_and_with_more_machines(
 def test_an_update_without_end_is_broken_off(engine: str) -> None:
     out = Path("runs/first")
     with _start("quickstart", "--out", str(out), settings=ENDLESS, engine=engine) as run:
-        wait_until(lambda: bool(rows(out, "workers.jsonl")), 90.0, "workers act")
+        wait_until(lambda: bool(rows(out, "workers.jsonl")), 200.0, "workers act")
         time.sleep(1.5)
         assert not any("--load" in line for line in run.said)
         run.process.send_signal(signal.SIGINT)

@@ -197,7 +197,7 @@ class Cluster:
         self.hosts, self.head, self.token = hosts, f"{hosts.address(0)}:6379", ""
         self.folder = folder
         self._environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
-        self._environment["DISTRLCC_LIMITS"] = f"stall={STALL_SECONDS}"
+        self._environment["DISTRLCC_LIMITS"] = f"stall={STALL_SECONDS},start=150"
         self._environment.pop("DISTRLCC_TOKEN", None)
 
     def run(self, host: int, *words: str, code: int | None = 0, **environment: str) -> str:
