@@ -300,10 +300,7 @@ def _settled(page: Any, view: str) -> None:
     page.wait_for_selector({"runs": "table", "playground": "canvas", "policies": ".card"}[view])
 
 
-def _violations(page: Any) -> list[str]:
-    axe = _axe()
-    if axe is None:
-        return []
+def _violations(page: Any, axe: Path) -> list[str]:
     page.evaluate(axe.read_text("utf-8"))
     found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})")
     return [f"{v['id']}: {n['html'][:200]}" for v in found["violations"] for n in v["nodes"]]
@@ -311,12 +308,15 @@ def _violations(page: Any) -> list[str]:
 
 @pytest.mark.parametrize("page", [(1280, "light"), (390, "dark")], indirect=True)
 def test_each_view_fits_its_width_and_can_be_read_by_all(page: Any, site: Site) -> None:
+    axe = _axe()
     for view in VIEWS:
         page.goto(f"{site.address}#{view}")
         _settled(page, view)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= page.viewport_size["width"], view
-        assert _violations(page) == [], view
+        assert axe is None or _violations(page, axe) == [], view
+    if axe is None:
+        pytest.skip("widths are right; axe-core is not here (scripts/install-test-tools brings it)")
 
 
 def test_a_table_sorts_and_a_slider_moves_the_curve(page: Any, site: Site) -> None:

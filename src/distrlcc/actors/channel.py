@@ -283,6 +283,7 @@ class ChannelEngine:
                 self._missed = math.inf
                 for worker in self._members.values():
                     warnings.warn(f"{worker} did not connect; going on without", stacklevel=2)
+                self._members.clear()  # one that comes now is a stranger
         return seen
 
     def drop(self, worker: Worker, *, again: bool = True) -> None:
@@ -298,10 +299,12 @@ class ChannelEngine:
             self._links.clear()
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(limits().kill)
+        with suppress(TimeoutError):  # a busy machine; the loop is stopped all the same
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(limits().kill)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(limits().kill)
-        self._loop.close()
+        if not self._thread.is_alive():
+            self._loop.close()
         if self._gate is not None:
             self._gate.close()
 

@@ -345,11 +345,11 @@ def memory_kills(actor: Any) -> list[str]:
     from ray.core.generated import gcs_pb2  # noqa: PLC0415
 
     table: Any = gcs_pb2  # whose classes are made when it is imported
-    kind, number = re.findall(r"\w+", repr(actor))[1:3]  # Actor(RayRank, 3081ff…)
-    # A process that has not become the actor yet bears the name of what it was to make.
-    made = f"job ID={number[-8:]}", f"task name={kind}.__init__"
     told = []
     with suppress(Exception):  # Ray is gone, or has another table in this version
+        kind, number = re.findall(r"\w+", repr(actor))[1:3]  # Actor(RayRank, 3081ff…)
+        # A process that has not become the actor yet bears the name of what it was to make.
+        made = f"job ID={number[-8:]}", f"task name={kind}.__init__"
         rows = map(
             table.WorkerTableData.FromString,
             state.state._connect_and_get_accessor().get_worker_table(),
