@@ -374,14 +374,22 @@ def test_another_user_of_this_machine_is_not_let_in(
     ]
 
 
-def test_workers_that_do_not_connect_are_named(engine: ChannelEngine, spec: RankSpec) -> None:
+def test_workers_that_do_not_connect_are_named_and_stay_away(
+    engine: ChannelEngine, spec: RankSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("warnings.warn", lambda text, **_: told.append(text))
     _worker(spec, "claim-1")
     _joined(engine)
     assert 0.0 < engine._missed - time.monotonic() < 60.0
     engine._missed = 0.0  # as if that had passed
-    with pytest.warns(UserWarning, match=r"worker 0 \(process 7 on here\) did not connect"):
-        engine.changes()
+    engine.changes()
     engine.changes()  # it is said once
+    assert told == ["worker 0 (process 7 on here) did not connect; going on without"]
+    _worker(spec, "claim-0")
+    wait_until(lambda: len(told) == 2, LONG, "the late one is refused")
+    assert "its connection is closed" in told[1]
+    assert not engine.changes().joined
 
 
 def test_tunnels_lead_to_a_socket_that_was_registered_and_to_no_other() -> None:
