@@ -46,8 +46,6 @@ def run(args: Namespace) -> int:
     if args.once:
         print(read_runs(folders), end="")
         return 0
-    if not _logs(folders):
-        note("distrlcc: no run stands there yet; runs are shown once they are")
     from distrlcc.limits import limits
     from distrlcc.runs.stopper import Stopper
 
@@ -81,6 +79,8 @@ def run(args: Namespace) -> int:
         raise ConfigError(
             f"cannot listen on {args.listen} ({why}); give another --listen"
         ) from None
+    if not _logs(folders):
+        note("distrlcc: no run stands there yet; runs are shown once they are")
     with server, Stopper() as stopper:
         Thread(target=server.serve_forever, daemon=True).start()
         print(f"metrics: http://{host}:{server.server_port}/metrics   (Ctrl-C ends it)", flush=True)
