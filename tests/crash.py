@@ -156,6 +156,8 @@ class _Reader:
                 rest = rest.strip()
                 if rest.endswith("<unfinished ...>"):
                     begun[pid] = rest.removesuffix("<unfinished ...>")
+                    if rest.startswith("close("):  # its number may be another file's before it ends
+                        self._take("close", begun.pop(pid).removeprefix("close("), 0)
                     continue
                 if rest.startswith("<... "):
                     rest = begun.pop(pid, "") + rest.partition(" resumed>")[2]

@@ -33,7 +33,7 @@ ENGINES = pytest.mark.parametrize(
     "engine", ["channel", pytest.param("torch-rpc", marks=pytest.mark.long)]
 )
 """What passes the same tests."""
-STOP_SECONDS = 30.0
+STOP_SECONDS = 60.0
 """What a user's signal may take on a busy machine, s."""
 
 

@@ -70,7 +70,7 @@ def test_a_ray_of_ones_own_is_on_loopback_and_leaves_nothing(tmp_path: Path) -> 
                 pids[:] = [each.pid for each in marked(f"{name}={value}")]
                 return len(listening(pids))
 
-            wait_until(lambda: heard() >= 8, 60.0, "that all parts of Ray listen")
+            wait_until(lambda: heard() >= 8, 200.0, "that all parts of Ray listen")
             titles = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
             assert any(title.startswith(b"ray::DashboardAgent") for title in titles)
             # A signal to its own group, as of `timeout`, does not reach Ray.

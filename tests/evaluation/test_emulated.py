@@ -340,7 +340,7 @@ def _evaluate(folder: Path, suite: str, against: str) -> subprocess.CompletedPro
 def test_a_receiver_that_fails_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     # Not the port of tests that run beside: this server holds it on all addresses.
     monkeypatch.setattr(emulated, "FIRST_PORT", FIRST_PORT + 200)
-    scenario = Scenario("s", Link(rate_mbps=12.0, queue_packets=40), duration_s=6.0)
+    scenario = Scenario("s", Link(rate_mbps=12.0, queue_packets=40), duration_s=20.0)
     flows = real_flows(scenario, _real("kernel-reno"))
     with (
         socket.create_server(("0.0.0.0", FIRST_PORT + 200)),  # never reads
