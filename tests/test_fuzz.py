@@ -436,21 +436,20 @@ def tunnel(folder: Path) -> tuple[Document, Parse]:
 @parser
 def newest(folder: Path) -> tuple[Document, Parse]:
     state = env_run(override(recipe("quickstart"), ["num_envs=2", "network.hidden=[4]"]))
-    rows = {"rows": {3: {"update": 3, "reward": 0.5}}, "events": ["gone: rank 1"]}
-    whole = pack(state.shared_state() | rows)
+    more = {"rows": {3: {"update": 3, "reward": 0.5}}, "events": ["gone: rank 1"]}
+    more |= {"saved": [2, "0a1b"], "ended": 0}
+    whole = pack(state.shared_state() | more)
     metadata = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]
     tree, arrays = json.loads(metadata["state"]), load(whole)
     trees = mutated(tree, 2).map(lambda found: save(arrays, {"state": as_json(found)}))
     group = SimpleNamespace(rank=1, members=["rank 0 (a)", "rank 1 (b)"])
     elastic = ElasticGroup(group, *[SimpleNamespace()] * 2)  # type: ignore[arg-type]
-    quorum: Any = SimpleNamespace(source=0, behind=True)
-
     def read(data: bytes) -> None:
         group.broadcast = lambda payload, source: data
-        elastic._recorder = SimpleNamespace(unrecorded={})  # type: ignore[assignment]
-        elastic._events = []
-        elastic._catch_up(state, None, quorum)
-        sorted(elastic._recorder.unrecorded.items())
+        recorder: Any = SimpleNamespace(rows={}, saved=(0, ""), close=lambda: None)
+        elastic._recorder, elastic._events = recorder, []
+        elastic._receive(state, None, 0)
+        sorted(recorder.rows.items())
         " ".join(elastic._events)
 
     return st.one_of(trees, trees, spoiled(whole)), read

@@ -40,7 +40,6 @@ class Group:
 
     leader: Rank | None = None
     epoch: int = 0
-    noted: int = 0
 
     def agree(self, leader: Rank) -> None:
         if self.leader is not leader:
@@ -62,7 +61,8 @@ class State:
         return {"held_out": float(self.counters.update)}
 
     def shared_state(self) -> dict[str, Any]:
-        return {"update": self.counters.update, "weights": np.full(9, self.counters.update)}
+        update = self.counters.update
+        return {"update": update, "weights": np.full(9, update), "counters": {"update": update}}
 
     def policy(self) -> PolicyFile:
         return replace(make_policy(), notes={"update": self.counters.update})
@@ -77,11 +77,10 @@ class Rank(Leader):
         self.state: Any = State()
         self.recorder = Recorder(self.state, self, self._open, shared_only=True)
 
-    def _open(self, stack: ExitStack, kept: int | None) -> tuple[RunDirectory, Display]:
+    def _open(self, stack: ExitStack) -> tuple[RunDirectory, Display]:
         run = stack.enter_context(RunDirectory.resume(self._out, Config(), tensorboard=False))
         run.belong_to("run", new=False)
         run.lead(self.epoch, self.still_leads)
-        run.go_on(kept)
         shown: Any = SimpleNamespace(note=lambda _: None, update=lambda *_, **__: None)
         return run, shown
 
@@ -97,11 +96,9 @@ class Rank(Leader):
     def epoch(self) -> int:
         return self.newest_epoch
 
-    def note_record(self, update: int) -> None:
-        self._group.noted = update
-
-    def newest_record(self) -> int:
-        return self._group.noted
+    @property
+    def key(self) -> str:
+        return f"group {self._group.epoch}"
 
     def still_leads(self) -> bool:
         return self._group.leader is self
@@ -123,28 +120,28 @@ class Ranks:
         for rank in self.first, self.second:
             rank.recorder.close()
 
-    def agree(self, leader: Rank, *others: Rank, kept: int | None = None) -> None:
+    def agree(self, leader: Rank, *others: Rank) -> None:
         """Let the others and their leader agree, which writes what its predecessor has not."""
         self.group.agree(leader)
         for rank in (leader, *others):
             rank.knows = rank is leader
-            rank.recorder.lead(kept)
+            rank.recorder.lead()
 
     def update(self, *ranks: Rank) -> None:
         """Make an update: confirm rows, and let each rank record, rank 0 last."""
         (leader,) = (rank for rank in ranks if rank.knows)
-        written = leader.recorder.recorded
+        saved = leader.recorder.saved[0]
         for rank in sorted(ranks, key=lambda rank: rank.knows):
-            rank.recorder.confirm(written)
+            rank.recorder.confirm(saved)
             rank.state.counters.update += 1
             rank.recorder.record({"loss": float(rank.state.counters.update)})
 
     def begin(self) -> None:
         """Make the updates before the one in which rank 0 stops; the other one has made it."""
-        self.agree(self.first, self.second, kept=0)
+        self.agree(self.first, self.second)
         for _ in range(STOPPED - 1):
             self.update(self.first, self.second)
-        self.second.recorder.confirm(self.first.recorder.recorded)
+        self.second.recorder.confirm(self.first.recorder.saved[0])
         for rank in (self.first, self.second):
             rank.state.counters.update += 1
         self.second.recorder.record({"loss": float(STOPPED)})
@@ -219,7 +216,8 @@ def test_rank_0_is_frozen_before_each_line_in_turn(tmp_path: Path) -> None:
             # It is thawed, receives the newest state, and is rank 0 again.
             first, second = ranks.first, ranks.second
             first.state.counters.update = second.state.counters.update
-            first.recorder.unrecorded = dict(second.recorder.unrecorded)
+            first.recorder.rows = dict(second.recorder.rows)
+            first.recorder.saved = second.recorder.saved
             ranks.agree(first, second)
             ranks.update(first, second)
             ranks.update(first, second)
@@ -260,7 +258,8 @@ def test_a_successor_is_frozen_before_each_line_of_taking_over(tmp_path: Path) -
             ranks.begin()
             second, third = ranks.second, Rank(ranks.group, ranks.out)
             third.state.counters.update = second.state.counters.update
-            third.recorder.unrecorded = dict(second.recorder.unrecorded)
+            third.recorder.rows = dict(second.recorder.rows)
+            third.recorder.saved = second.recorder.saved
 
             def go_on(third: Rank = third, ranks: Ranks = ranks) -> None:
                 ranks.agree(third)
@@ -292,7 +291,8 @@ def test_eight_leaders_in_a_row_are_lost_with_their_rows(ranks: Ranks) -> None:
     for _ in range(8):
         successor = Rank(ranks.group, ranks.out)
         successor.state.counters.update = ranks.second.state.counters.update
-        successor.recorder.unrecorded = dict(ranks.second.recorder.unrecorded)
+        successor.recorder.rows = dict(ranks.second.recorder.rows)
+        successor.recorder.saved = ranks.second.recorder.saved
         ranks.agree(successor, ranks.second)
         # The update is made, and the leader is lost before it writes.
         for rank in (successor, ranks.second):
@@ -333,7 +333,7 @@ def test_a_former_leader_of_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_a_run_with_a_policy_can_be_resumed(ranks: Ranks) -> None:
     config = SimpleNamespace(scores_at=lambda update: update % 2 == 0, checkpoint_every=50)
     ranks.first.state.config = config
-    ranks.agree(ranks.first, ranks.second, kept=0)
+    ranks.agree(ranks.first, ranks.second)
     for _ in range(3):
         ranks.update(ranks.first, ranks.second)
     run = RunDirectory.resume(ranks.out, Config(), tensorboard=False)
@@ -343,7 +343,7 @@ def test_a_run_with_a_policy_can_be_resumed(ranks: Ranks) -> None:
 
 
 def test_a_folder_that_was_removed_is_said(ranks: Ranks) -> None:
-    ranks.agree(ranks.first, ranks.second, kept=0)
+    ranks.agree(ranks.first, ranks.second)
     ranks.update(ranks.first, ranks.second)
     for path in sorted(ranks.out.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()

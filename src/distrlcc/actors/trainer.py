@@ -69,7 +69,7 @@ def train_on_engine(
             source.start(engine, table, stopper, seconds=seconds, patience=patience)
         )
         group = Alone(stopper, score_stopped=False)
-        recorder = Recorder(state, group, lambda stack, kept: (run, shown))
+        recorder = Recorder(state, group, lambda stack: (run, shown))
         stopped = train(state, group, recorder, stopper)
     # Say what came of it.
     source.queue.end()

@@ -26,6 +26,7 @@ from distrlcc.learn.collect import MOST_LATE_LEARNED, CollectStats
 from distrlcc.learn.learner import InterruptedUpdateError, NotFiniteError
 from distrlcc.learn.model import Learner
 from distrlcc.learn.rollout import Rollout
+from distrlcc.limits import limits
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup, Quorum, RunEndedError
 from distrlcc.runs.checkpoint import checksum, pack, unpack
 from distrlcc.runs.recorder import Recorder
@@ -96,12 +97,11 @@ class ElasticGroup:
         the group is not elastic.
         """
         self._group, self._stopper, self._recorder = group, stopper, recorder
-        self._shares = False  # whether it has made, or received, an update of this run
         self._started = time.perf_counter()
         self._paces: Sequence[float] = ()
         self._events: list[str] = []
         self._offences: Counter[str] = Counter()
-        self._ended = self._leaves = self._signalled = False
+        self._ended = self._leaves = self._signalled = self._learned = False
 
     def ended(self, state: RunState) -> bool:
         """Say whether rank 0's user or the time ends the run, or a user this rank's part.
@@ -153,24 +153,26 @@ class ElasticGroup:
             ]
             failures = 0 if news else failures
             self._events += news
-            safe = state.shared_state()
+            safe = None
             try:
-                # Receive the newest weights where this rank's are older; its batch is then empty.
-                if self._catch_up(state, batch, quorum):
-                    safe, stats, collected = state.shared_state(), CollectStats(), met
+                # Go on from the newest weights; a batch of older ones is then empty.
+                if self._go_on_together(state, batch, quorum):
+                    stats, collected = CollectStats(), met
                     state.start_clock()
-                # A new rank 0 opens the run, and writes the rows that the last one did not write.
-                self._recorder.lead(None if self._shares else state.counters.update)
+                safe = state.shared_state()
                 if not quorum.ready:
                     self._paces = ()
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
                 agreed = self._learn(state, safe, batch, stats, collected - self._started)
+                self._learned = True
             except InterruptedUpdateError:
+                assert safe is not None
                 state.learner.undo_update(safe["learner"])
                 return None
             except PeerLostError as error:
-                state.load_shared_state(safe)
+                if safe is not None:
+                    state.load_shared_state(safe)
                 failures += 1
                 reason = (str(error) or "no reason given").splitlines()[0]
                 if failures >= _FAILURES:
@@ -181,7 +183,6 @@ class ElasticGroup:
                 if failures > 1:
                     warnings.warn(f"an exchange failed and is done again: {reason}", stacklevel=2)
                 continue
-            self._shares = True
             exchanged = group.exchange_seconds - exchanged
             agreed.seconds.update(wait=met - collected, exchange=exchanged)
             return agreed
@@ -200,45 +201,78 @@ class ElasticGroup:
         group = self._group
         if self._leaves and not self._ended and not state.over:
             return
-        with suppress(PeerLostError):  # the weights of a rank that is gone by now do not matter
-            checksums = self._by_rank(checksum(state.learner.shared_state()))
-            check_sync(checksums, group, state.counters.update)
+        if self._learned:
+            with suppress(PeerLostError):  # the weights of one that is gone by now do not matter
+                checksums = self._by_rank(checksum(state.learner.shared_state()))
+                check_sync(checksums, group, state.counters.update)
+        led, update = False, state.counters.update
         with suppress(RunEndedError):  # the others have finished
             while True:
-                led = group.leads
-                led = led and recorder.finish()
-                group.agree(state.counters.update, ready=False)
-                if led or not group.leads:
-                    break
+                led = group.leads and recorder.finish()
+                quorum = group.agree(state.counters.update, ready=False)
+                # Where nobody left or came, rank 0 has saved. Else bring those up who came, as one
+                # of them may be rank 0 now.
+                if not (quorum.anew or quorum.behind or quorum.ready):
+                    if led or not group.leads:
+                        break
+                    time.sleep(limits().tick)
+                with suppress(PeerLostError):
+                    self._go_on_together(state, None, quorum)
+                if state.counters.update < update:
+                    raise GroupError(
+                        f"others have saved update {state.counters.update} of the run, and not "
+                        "what this process has done since; it joins them when it is started again"
+                    )
         if led:
             group.note_end()
 
-    def _catch_up(self, state: RunState, batch: Any, quorum: Quorum) -> bool:
-        """Broadcast the newest state where a rank's is older or rank 0's grew.
+    def _go_on_together(self, state: RunState, batch: Any, quorum: Quorum) -> bool:
+        """Have all ranks go on from one state; say whether this rank's was another.
 
-        With it go the rows that rank 0 has not confirmed, and who left and joined: whoever receives
-        them may be the next rank 0. Return whether this rank's state was older: its batch is made
-        empty then.
+        A new rank 0 opens the run, and writes the rows that the last one did not write. Where what
+        is saved is not of their history, as another group has saved it meanwhile or this one has
+        just begun, all go on from that: only one history of a run goes on.
+        """
+        other = False
+        if quorum.behind or (quorum.ready and state.paused()):
+            other = self._receive(state, batch, quorum.source)
+        if not quorum.anew:
+            return other
+        went_back = self._recorder.lead(may_go_back=True)
+        if went_back and batch is not None:
+            batch.steps = 0
+        if self.greatest(went_back):
+            other = self._receive(state, batch, 0) or went_back or other
+        return other
+
+    def _receive(self, state: RunState, batch: Any, source: int) -> bool:
+        """Broadcast a rank's state.
+
+        With it go the rows since the newest checkpoint, who left and joined, and whether the run
+        is to end: whoever receives them may be the next rank 0. Return whether this rank's state
+        was older: its batch is made empty then.
 
         Raises:
             GroupError: What was sent is no state.
             CheckpointError: It is not one of this run.
         """
         group, update = self._group, state.counters.update
-        if not (quorum.behind or state.paused()):
+        recorder = self._recorder
+        if group.rank == source:
+            own = {"rows": recorder.rows, "saved": list(recorder.saved), "events": self._events}
+            own["ended"] = int(self._ended)
+            group.broadcast(pack(state.shared_state() | own), source)
             return False
-        sends = group.rank == quorum.source
-        own = {"rows": self._recorder.unrecorded, "events": self._events}
-        packed = pack(state.shared_state() | own) if sends else b""
-        packed = group.broadcast(packed, quorum.source)
-        if sends:
-            return False
-        with reading(GroupError, f"{group.members[quorum.source]} sent a state that is none"):
+        packed = group.broadcast(b"", source)
+        with reading(GroupError, f"{group.members[source]} sent a state that is none"):
             newest = unpack(packed)
             rows = msgspec.convert(newest.pop("rows"), dict[int, dict[str, Any]])
+            saved = msgspec.convert(newest.pop("saved"), tuple[int, str])
             events = msgspec.convert(newest.pop("events"), list[str])
+            self._ended |= bool(newest.pop("ended"))
         state.load_shared_state(newest)
-        self._recorder.unrecorded, self._events, self._shares = rows, events, True
+        recorder.rows, recorder.saved, self._events = rows, saved, events
+        recorder.close()  # one that leads may have written rows of its own
         if state.counters.update == update:
             return False
         if batch is None:  # its environments must not repeat what was seen
@@ -304,8 +338,8 @@ class ElasticGroup:
         intervals = (config.distributed.sync_check_every, config.checkpoint_every)
         if config.scores_at(update) or any(update % interval == 0 for interval in intervals):
             checksums[group.rank] = checksum(state.learner.shared_state())
-        own, recorded = np.array(astuple(stats)), self._recorder.recorded if group.leads else 0
-        total = group.sum(np.concatenate([own, [rows < length, recorded], *columns]))
+        own, saved = np.array(astuple(stats)), self._recorder.saved[0] if group.leads else 0
+        total = group.sum(np.concatenate([own, [rows < length, saved], *columns]))
         self._recorder.confirm(int(total[len(own) + 1]))
         # Do any weights differ, and which ranks stop?
         flags, checksums, paces = total[len(own) + 2 :].reshape(3, group.size)

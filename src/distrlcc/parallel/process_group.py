@@ -51,7 +51,6 @@ from distrlcc.parallel.store import (
     master_needed,
     newest_attempt,
     note_end,
-    number_in,
     raise_to,
     reach,
 )
@@ -76,6 +75,8 @@ class Quorum:
     joined: tuple[Member, ...]
     source: int
     """Rank of a member that has the newest weights."""
+    anew: bool
+    """Whether this is another group than before: its rank 0 may be another one, too."""
     behind: bool
     """Whether a member's weights are older, so that the source's must be broadcast."""
     ready: bool
@@ -107,7 +108,7 @@ class ProcessGroup:
         self.rank, self.members = 0, list[Member]()
         self.exchange_seconds = 0.0
         """Time spent in collectives since the start, s."""
-        self._broken, self._builds, self._rounds = False, 0, 0
+        self._broken, self._builds, self._rounds, self._quorum = False, 0, 0, 0
         self._group, self._asked, self.epoch = "", 0.0, 0
         self._gate: Gate | None = None
         self._all_reduce: Callable[[Tensor], Any] = dist.all_reduce
@@ -122,6 +123,11 @@ class ProcessGroup:
     def sync_every(self) -> int:
         """See `distrlcc.learn.learner.Reducer`."""
         return self.spec.sync_every
+
+    @property
+    def key(self) -> str:
+        """See `distrlcc.runs.recorder.Leader`."""
+        return self._group.rpartition("/")[2]
 
     @property
     def leads(self) -> bool:
@@ -201,11 +207,15 @@ class ProcessGroup:
             # May the run go on?
             if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
-            if (left or not before) and self._from_store(has_ended, False, self.spec.attempt):
+            # Others may have come and gone while this member was frozen.
+            quorum = self._membership.quorum
+            changed, self._quorum = quorum != self._quorum, quorum
+            if changed and self._from_store(has_ended, False, self.spec.attempt):
                 raise RunEndedError("the run has ended; there is nothing to join")
             # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
-            if left or joined or len(groups) > 1 or any(member.broken for member in members):
+            anew = changed or len(groups) > 1 or any(member.broken for member in members)
+            if anew:
                 try:
                     self._build(members)
                 except PeerLostError as error:  # one more was lost while building
@@ -225,6 +235,7 @@ class ProcessGroup:
                 left=left,
                 joined=joined if before else (),
                 source=ranking.index(max(ranking)),
+                anew=anew,
                 behind=min(ranking)[0] < max(ranking)[0] or len(groups) > 1,
                 ready=any(member.ready for member in members),
             )
@@ -282,10 +293,6 @@ class ProcessGroup:
         """Note that an update's row of metrics is written; for rank 0."""
         key = f"{self.spec.attempt}/recorded"
         self._from_store(lambda store: store.set(key, str(update)), None)
-
-    def newest_record(self) -> int:
-        """Return the newest update whose row a rank 0 has written; 0 if none is known."""
-        return max(self._from_store(number_in, 0, f"{self.spec.attempt}/recorded"), 0)
 
     def note_end(self) -> None:
         """Note that the run has ended and is saved; for rank 0."""

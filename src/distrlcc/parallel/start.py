@@ -43,7 +43,7 @@ from distrlcc.runs.progress import Display, Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
-from distrlcc.runs.run_state import RunState, env_run, rehearse
+from distrlcc.runs.run_state import RunState, env_run, rehearse, require_more
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
@@ -128,6 +128,8 @@ def open_directory(
         directory.storage = storage
         stack.enter_context(directory)
         directory.lock()
+        if options.resume:
+            require_more(config, directory)
         if run:
             directory.belong_to(run)
         try:
@@ -169,7 +171,7 @@ def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple
             run.rewind(state.counters.update)
         with Stopper() as stopper:
             group = Alone(stopper, watch=options.watch)
-            recorder = Recorder(state, group, lambda stack, kept: (run, progress))
+            recorder = Recorder(state, group, lambda stack: (run, progress))
             if isinstance(state.source, SequenceSource):
                 state.source.interrupted = recorder.interruption(stopper)
             return train(state, group, recorder, stopper), run
@@ -196,31 +198,20 @@ def train_rank(
     else:
         share = Share.of(config, spec.slot, spec.size)
         state = env_run(config, share, ranks, spec.device)
-    if job.resume and spec.slot == 0:
-        with job.directory(job.run) as run:
-            state.load(run)
 
     # Only a rank that leads opens the directory: rank 0, and whichever takes over.
-    def open_run(stack: ExitStack, kept: int | None) -> tuple[RunDirectory, Display]:
+    def open_run(stack: ExitStack) -> tuple[RunDirectory, Display]:
         run = stack.enter_context(job.directory(ranks.run))
         run.lead(ranks.epoch, ranks.still_leads)
-        if job.resume and kept is not None:
-            run.rewind(kept)
-        else:
-            run.go_on(kept)
         seconds = config.max_seconds
         shown = feed or Progress(state.total_steps, max_seconds=seconds, show=job.show)
         stack.enter_context(shown)
         return run, shown
 
     # Join and train.
-    recorder = Recorder(state, ranks, open_run, shared_only=True)
+    recorder = Recorder(state, ranks, open_run, shared_only=True, resume=job.resume)
     group = ElasticGroup(ranks, stopper, recorder)
     with ranks, stopper, recorder:
-        # One that led before, on another machine, may be the last one left.
-        if job.resume and spec.slot and run_of(job.folder(ranks.run)) == ranks.run:
-            with job.directory(ranks.run) as run:
-                state.load(run, lambda line: None)
         if isinstance(state.source, SequenceSource):
             state.source.interrupted = recorder.interruption(stopper, group.greatest)
         stopped = train(state, group, recorder, stopper)

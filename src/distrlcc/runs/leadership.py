@@ -24,6 +24,10 @@ class FencedError(OutputError):
     exit_code = 3
 
 
+class SupersededError(FencedError):
+    """It is a later rank 0 of the same run."""
+
+
 def run_of(folder: Path) -> str | None:
     """Return the id of the run that writes to a folder, if it has one."""
     try:
@@ -63,13 +67,19 @@ class Leadership:
         remove_temporary(folder, folder / "checkpoints", epoch=epoch)
 
     def check(self) -> None:
-        """Raise FencedError if another process leads by now, OutputError if the folder is gone."""
+        """Raise FencedError if another process leads by now, OutputError if the folder is gone.
+
+        Where it is a later rank 0 of the same run, that is a SupersededError.
+        """
         run = run_of(self._folder)
         if run is None:
             raise OutputError(f"{self._folder} is no run's folder any more: it was removed")
         newest = max(map(_number, self._folder.glob(f"{_EPOCH}*")), default=0)
-        if run != self._run or newest > self.epoch or not self._still_leads():
-            raise FencedError(f"another process has taken {self._folder} over; this one ends")
+        taken = f"another process has taken {self._folder} over; this one ends"
+        if run != self._run:
+            raise FencedError(taken)
+        if newest > self.epoch or not self._still_leads():
+            raise SupersededError(taken)
 
 
 def _number(path: Path) -> int:

@@ -27,9 +27,14 @@ if TYPE_CHECKING:
 _REMEDY = "; make room or put the folder back, then go on with --resume"
 
 
+GROUP = "group"
+"""Key of the group of ranks that made an update: a row with another one is of other weights."""
+
+
 class _Row(msgspec.Struct):
     update: int
     steps: float | None = None
+    group: str | None = None
 
 
 class MetricsLog:
@@ -61,12 +66,18 @@ class MetricsLog:
         self._writer: EventFile | None = None
 
     def begin_after(
-        self, update: int | None = None, *, check: Callable[[], None] = lambda: None, epoch: int = 0
+        self,
+        update: int | None = None,
+        groups: Mapping[int, str] | None = None,
+        *,
+        check: Callable[[], None] = lambda: None,
+        epoch: int = 0,
     ) -> None:
         """Go on with what is there, without torn lines and those of updates after ``update``.
 
-        The lines are copied to a new file: one that a former writer has open is then of no run.
-        ``check`` is `write_together`'s ``before_rename``. Raises OutputError.
+        Of later ones those are kept whose rows are of these ``groups``. The lines are copied to a
+        new file: one that a former writer has open is then of no run. ``check`` is
+        `write_together`'s ``before_rename``. Raises OutputError.
         """
         self.close()
         copy = temporary_path(self.path, epoch)
@@ -75,7 +86,7 @@ class MetricsLog:
             with writing(self.path, _REMEDY):
                 self._lines = copy.open("xb")
                 if self.path.exists():
-                    self._keep(self._lines, sys.maxsize if update is None else update)
+                    self._keep(self._lines, sys.maxsize if update is None else update, groups or {})
                     # TensorBoard hides what was written before from here on.
                     self._purge = self._steps + 1
                 self._sync()
@@ -84,13 +95,15 @@ class MetricsLog:
         finally:
             copy.unlink(missing_ok=True)
 
-    def _keep(self, copy: BinaryIO, last: int) -> None:
-        """Copy the whole lines of updates up to ``last``; there may be many."""
+    def _keep(self, copy: BinaryIO, last: int, groups: Mapping[int, str]) -> None:
+        """Copy the whole lines of updates up to ``last``, and of groups; there may be many."""
         self.newest, self._steps = 0, 0
         with self.path.open("rb") as lines:
             for line in lines:
                 with suppress(ValueError, RecursionError):  # torn, or none of ours
                     row = msgspec.json.decode(line, type=_Row)
+                    if row.update == last + 1 and row.group == groups.get(row.update, ""):
+                        last += 1
                     if row.update <= last and line.endswith(b"\n"):
                         self._append(copy, line)
                         self.newest, self._steps = row.update, int(row.steps or self._steps)

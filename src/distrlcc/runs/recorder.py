@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from typing import Any, Protocol
 
 from distrlcc.errors import OutputError
 from distrlcc.limits import limits
 from distrlcc.net.flow_record import MOST_LATE
+from distrlcc.runs.leadership import SupersededError
+from distrlcc.runs.metrics_log import GROUP
 from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Stop
 from distrlcc.runs.stopper import Stopper
 
-OpenRun = Callable[[ExitStack, int | None], tuple[RunDirectory, Display]]
+OpenRun = Callable[[ExitStack], tuple[RunDirectory, Display]]
 """Opens a run's directory and what shows its progress, both closed by the stack; called by a rank
-that becomes rank 0. It takes the directory over, and keeps the rows of so many updates; of all if
-None, as they are those of this run's earlier rank 0."""
+that becomes rank 0. It takes the directory over, and loads what is saved where no rank has more."""
+
+_MOST_ROWS = 1000
+"""Rows that ranks keep at most: so many updates after a checkpoint there is another one."""
 
 
 class Leader(Protocol):
@@ -35,6 +40,11 @@ class Leader(Protocol):
         """Whether it was rank 0 at the newest update."""
         return True
 
+    @property
+    def key(self) -> str:
+        """What tells its group from all others; empty for one process."""
+        return ""
+
     def still_leads(self) -> bool:
         """Say whether it was not replaced while it was suspended."""
         return True
@@ -45,29 +55,35 @@ class Leader(Protocol):
         return 1
 
     def note_record(self, update: int) -> None:
-        """Note for a later rank 0 that the rows up to an update's are written."""
+        """Note for those who watch that the rows up to an update's are written."""
         return
-
-    def newest_record(self) -> int:
-        """Return the newest update whose row a rank 0 has written."""
-        return 0
 
 
 class Recorder:
     """Writes a run's directory and shows its progress while this process is rank 0."""
 
     def __init__(
-        self, state: RunState, group: Leader, open_run: OpenRun, *, shared_only: bool = False
+        self,
+        state: RunState,
+        group: Leader,
+        open_run: OpenRun,
+        *,
+        shared_only: bool = False,
+        resume: bool = False,
     ) -> None:
         """Record a state's updates; a context manager.
 
         Another rank may take over while this one is suspended: it then writes what this one does
-        not write any more. Several processes save ``shared_only`` what all ranks share.
+        not write any more. Several processes save ``shared_only`` what all ranks share, and the
+        first rank 0 goes on from it; that there is nothing is said where they are to ``resume``.
         """
         self._state, self._group, self._open_run = state, group, open_run
-        self._shared_only = shared_only
-        self.unrecorded: dict[int, dict[str, Any]] = {}
-        """Rows that no rank 0 is known to have written; each rank keeps them for the next one."""
+        self._shared_only, self._resume = shared_only, resume
+        self.rows: dict[int, dict[str, Any]] = {}
+        """Rows since the newest checkpoint, by update. Each rank keeps them: one that was left
+        behind may have put its own in their place, or gone back to that checkpoint."""
+        self.saved = 0, ""
+        """The newest checkpoint of this history that is known: its update, and `Leader.key`."""
         self._files = ExitStack()
         self._opened: tuple[RunDirectory, Display] | None = None
         self._epoch = 0
@@ -86,41 +102,70 @@ class Recorder:
         self._files.close()
         self._opened = None
 
-    @property
-    def recorded(self) -> int:
-        """The newest update whose row this process has written as rank 0; 0 if none."""
-        return self._opened[0].metrics.newest if self._opened is not None else 0
+    def confirm(self, saved: int) -> None:
+        """Note that a checkpoint speaks for the rows up to this update."""
+        self.saved = saved, self._key(saved) or self.saved[1]
+        self.rows = {update: row for update, row in self.rows.items() if update > saved}
 
-    def confirm(self, update: int) -> None:
-        """Note that rank 0 has written the rows up to this update."""
-        self.unrecorded = {key: row for key, row in self.unrecorded.items() if key > update}
+    def lead(self, *, may_go_back: bool = False) -> bool:
+        """Open the run if this process is rank 0, and write what is not there of its rows.
 
-    def lead(self, kept: int | None = None) -> None:
-        """Open the run if this process is rank 0, and write what earlier ones have not written.
-
-        Ranks call it whenever they have agreed on their group, before anything is exchanged: so no
-        update is made that the rank 0 of its group cannot write. For ``kept`` see `OpenRun`. Raises
-        OutputError.
+        Ranks call it whenever their group is another one, before anything is exchanged: so no
+        update is made that the rank 0 of its group cannot write. It ``may_go_back`` then to what is
+        saved, where that is no part of its own history; say whether it has. Raises OutputError.
         """
+        went_back = False
         if not self._group.leads or self._epoch != self._group.epoch:
             self.close()
         if self._group.leads and self._opened is None:
             self._epoch = self._group.epoch
             with self._unless_replaced():
-                # Rows that were noted before are in the files that are opened, or in those of
-                # another machine.
-                if kept is not None:
-                    self._group.note_record(kept)
-                written = self._group.newest_record()
-                self._opened = self._open_run(self._files, kept)
-                self.confirm(written)
-                self._write_rows()
+                run, shown = self._opened = self._open_run(self._files)
+                other = self._others(run, shown)
+                if other is not None and not may_go_back:
+                    self.close()
+                elif other is not None:
+                    self._go_back(run, other)
+                    went_back = True
+                else:
+                    # Keep the rows that led to this state: those up to the checkpoint before it,
+                    # and after it those of the same groups.
+                    kept = min(self.rows, default=self._state.counters.update + 1) - 1
+                    run.go_on(kept, {u: str(row.get(GROUP)) for u, row in self.rows.items()})
+                    self._write_rows()
+        return went_back
+
+    def _others(self, run: RunDirectory, shown: Display) -> dict[str, Any] | None:
+        """Return what is saved, if that is of another history than this process's."""
+        begins = self._resume and not self._state.counters.update
+        if not self._shared_only or not (begins or run.has_checkpoint):
+            return None
+        saved = run.load(shown.note)
+        if saved is None:
+            return None
+        update, key = saved["counters"]["update"], saved.get(GROUP, "")
+        # An older one is in a folder of this machine, where others had theirs.
+        same = update < self.saved[0] or (update, key) == self.saved or key == self._key(update)
+        return None if same else saved
+
+    def _go_back(self, run: RunDirectory, saved: dict[str, Any]) -> None:
+        state = self._state
+        state.load_state_dict(saved)
+        state.start_clock()
+        self.rows, self.saved = {}, (state.counters.update, saved.get(GROUP, ""))
+        run.rewind(state.counters.update)
+
+    def _key(self, update: int) -> str | None:
+        """Return the key of the group that made an update since the newest checkpoint."""
+        return self.rows[update].get(GROUP, "") if update in self.rows else None
 
     @contextmanager
     def _unless_replaced(self) -> Iterator[None]:
         """Drop what cannot be written because another rank has become rank 0: that one writes."""
         try:
             yield
+        except SupersededError:
+            self.close()
         except OutputError:
             if self._group.still_leads():
                 raise
@@ -129,13 +174,12 @@ class Recorder:
     def _write_rows(self) -> None:
         assert self._opened is not None
         run, _ = self._opened
-        for update, row in sorted(self.unrecorded.items()):
-            if update > run.metrics.newest:
-                run.metrics.log(update, row)
-                run.check()
-                self._group.note_record(update)
-        if self._group.size == 1:  # nobody else could have to write them
-            self.confirm(run.metrics.newest)
+        newest = run.metrics.newest
+        for update in reversed([*takewhile(lambda update: update > newest, reversed(self.rows))]):
+            run.log(update, self.rows[update])
+            self._group.note_record(update)
+        if not self._shared_only:  # no other process could have to write them
+            self.rows.clear()
 
     def interruption(
         self, stopper: Stopper, agree: Callable[[int], int] = lambda number: number
@@ -156,9 +200,9 @@ class Recorder:
         state, update = self._state, self._state.counters.update
         metrics["seconds"] = state.counters.seconds
         happened = [*metrics.pop("events", ()), *events, *filter(None, [state.restored])]
-        texts = {"alarm": state.rang, "events": happened}
+        texts = {"alarm": state.rang, "events": happened, GROUP: self._group.key}
         row = metrics | {key: value for key, value in texts.items() if value}
-        self.unrecorded[update] = row
+        self.rows[update] = row
         self.lead()
         if self._opened is not None:
             with self._unless_replaced():
@@ -180,13 +224,14 @@ class Recorder:
         if state.config.scores_at(update):
             best_before = state.counters.best_update
             scores = state.score()
-            run.check()
-            run.metrics.log(update, scores)
+            run.log(update, scores)
             metrics |= scores
+            if update in self.rows:
+                self.rows[update] |= scores
             if state.counters.best_update != best_before:
                 self._try_to_save(run, shown, self._save_best)
         shown.update(metrics, alarm=self._shown)
-        if update % state.config.checkpoint_every == 0:
+        if update % state.config.checkpoint_every == 0 or len(self.rows) >= _MOST_ROWS:
             self._try_to_save(run, shown, self._save_newest)
             run.store()
 
@@ -246,7 +291,14 @@ class Recorder:
 
     def _save(self, run: RunDirectory, *, best: bool = False) -> None:
         state = self._state
-        run.save(state.shared_state() if self._shared_only else state.state_dict(), best=best)
+        if not self._shared_only:
+            run.save(state.state_dict(), best=best)
+            return
+        update = state.counters.update
+        key = self._key(update) or self.saved[1]
+        run.save(state.shared_state() | {GROUP: key}, best=best)
+        if not best:
+            self.saved = update, key
 
 
 def _twice(save: Callable[[], None]) -> None:

@@ -127,6 +127,11 @@ class RunDirectory:
         """Return the place of the checkpoint ``latest``, ``previous`` or ``best``."""
         return self.path / "checkpoints" / f"{name}.safetensors"
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether anything is saved, whole or damaged."""
+        return any(self.checkpoint_path(name).exists() for name in ("latest", "previous"))
+
     def belong_to(self, run: str, *, new: bool = True) -> None:
         """Take the id that a run's processes have in common, and write it down if it is new."""
         self._run = run
@@ -236,9 +241,18 @@ class RunDirectory:
             workers.begin_after(update, check=self.check, epoch=self._epoch)
             workers.close()
 
-    def go_on(self, kept: int | None) -> None:
-        """Go on with the metrics that are there; for ``kept`` see `MetricsLog.begin_after`."""
-        self.metrics.begin_after(kept, check=self.check, epoch=self._epoch)
+    def go_on(self, kept: int | None, groups: Mapping[int, str] | None = None) -> None:
+        """Go on with the metrics that are there; see `MetricsLog.begin_after`."""
+        self.metrics.begin_after(kept, groups, check=self.check, epoch=self._epoch)
+
+    def log(self, update: int, row: Mapping[str, Any]) -> None:
+        """Append a row of metrics; raises OutputError, FencedError where another process leads."""
+        try:
+            self.metrics.log(update, row)
+        except OutputError:
+            self.check()  # that one has replaced the file
+            raise
+        self.check()
 
     def _write_versions(self, noted: dict[str, Any]) -> None:
         self._write("versions.json", json.dumps(noted, indent=2) + "\n")

@@ -294,17 +294,27 @@ class RunState:
     def load(self, run: RunDirectory, note: Callable[[str], None] = say) -> None:
         """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
 
-        ``note`` takes lines for the user. Raises CheckpointError, and ConfigError where nothing is
-        left to do, not even to score it for the last time.
+        ``note`` takes lines for the user. Raises CheckpointError.
         """
         loaded = run.load(note)
         if loaded is not None:
             self.load_state_dict(loaded)
-        # Nothing is left to do where the policy is of this state, and was scored.
-        path = run.policy_path
-        notes = load_policy(path).notes if self.over and path.exists() else {}
-        if notes.get("steps") == self.counters.steps and notes.get(self.config.unit):
-            raise ConfigError(f"{run.path} has done {self.over}")
+
+
+def require_more(config: RunConfig | ImitateConfig, run: RunDirectory) -> None:
+    """Raise ConfigError where nothing is left to do, not even to score it for the last time.
+
+    Raises CheckpointError.
+    """
+    loaded = run.load(lambda line: None)
+    if loaded is None or not run.policy_path.exists():
+        return
+    with reading(CheckpointError, _MISFIT, _REMEDY):
+        update, steps = loaded["counters"]["update"], loaded["counters"]["steps"]
+    over, notes = config.over(update, steps), load_policy(run.policy_path).notes
+    # The policy is of this state, and was scored.
+    if over and notes.get("steps") == steps and notes.get(config.unit):
+        raise ConfigError(f"{run.path} has done {over}")
 
 
 def _plain(weights: Weights | None) -> dict[str, Any] | None:
