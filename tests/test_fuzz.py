@@ -444,6 +444,7 @@ def newest(folder: Path) -> tuple[Document, Parse]:
     trees = mutated(tree, 2).map(lambda found: save(arrays, {"state": as_json(found)}))
     group = SimpleNamespace(rank=1, members=["rank 0 (a)", "rank 1 (b)"])
     elastic = ElasticGroup(group, *[SimpleNamespace()] * 2)  # type: ignore[arg-type]
+
     def read(data: bytes) -> None:
         group.broadcast = lambda payload, source: data
         recorder: Any = SimpleNamespace(rows={}, saved=(0, ""), close=lambda: None)
