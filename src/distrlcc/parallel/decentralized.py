@@ -259,8 +259,8 @@ class ElasticGroup:
         group, update = self._group, state.counters.update
         recorder = self._recorder
         if group.rank == source:
-            own = {"rows": recorder.rows, "saved": list(recorder.saved), "events": self._events}
-            own["ended"] = int(self._ended)
+            own: dict[str, Any] = {"rows": recorder.rows, "saved": list(recorder.saved)}
+            own |= {"events": self._events, "ended": int(self._ended)}
             group.broadcast(pack(state.shared_state() | own), source)
             return False
         packed = group.broadcast(b"", source)
