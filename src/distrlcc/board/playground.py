@@ -16,6 +16,7 @@ import numpy as np
 from distrlcc.config import to_toml
 from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.evaluation import quick
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.runner import evaluate
@@ -202,7 +203,7 @@ def answer(contender: Contender, question: Question) -> Answer:
     Raises:
         ConfigError: As `Question.scenario` says.
     """
-    scores, series = evaluate(contender, [question.scenario()], series_links=(0,))
+    scores, series = evaluate(contender, [question.scenario()], series_links=(0,), run=quick.run)
     return Answer(contender, scores, series[0] if series else None)
 
 

@@ -230,6 +230,35 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float, held: float) -> No
             s[ON] = s[BAD] = 0.0
 
 
+@njit
+def hold(
+    rows: FloatArray,
+    held: FloatArray,
+    chosen: FloatArray,
+    lowered: NDArray[np.bool_],
+    pacing: float,
+    bound: float,
+) -> None:
+    """Turn the windows and rates ``chosen``, ``[2, N]``, into those to hold, of the windows held.
+
+    ``lowered`` takes where the window is less than the one chosen, or CUBIC's rule has it alone.
+    """
+    for n in range(len(rows)):
+        s, cwnd = rows[n], chosen[0, n]
+        if bound > 0.0:
+            most = max(held[n], MIN_CWND) + GROWTH * s[ACKED]
+            if s[TOP] > 0.0:
+                most = min(most, MOST_BDP * s[TOP] * max(s[LEAST], LEAST_PATH) + SPARE)
+            cwnd = min(cwnd, most)
+            if s[ON] == 1.0:
+                cwnd = min(cwnd, s[WINDOW])
+            cwnd = s[WINDOW] if s[ON] == OUTSIDE else max(cwnd, MIN_CWND)
+            lowered[n] = cwnd < chosen[0, n] or s[ON] == OUTSIDE
+        if pacing > 0.0:
+            chosen[1, n] = pacing * cwnd / max(s[SRTT], 1e-6) if s[SRTT] > 0.0 else 0.0
+        chosen[0, n] = cwnd
+
+
 class WindowControl:
     """The guard and the pacing of N flows."""
 
@@ -246,6 +275,7 @@ class WindowControl:
         """Whether the guard lowered the newest window, or CUBIC's rule had it alone, ``[N]``."""
         if pacing or guard:  # compiled code is loaded now, not in a flow's first step
             observe(np.zeros((0, STATE_SIZE)), np.zeros((7, 0)), guard, held)
+            hold(self.state[:0], np.zeros(0), np.zeros((2, 0)), self.lowered, pacing, guard)
 
     def reset(self, which: NDArray[np.int64]) -> None:
         """Begin some flows anew."""
@@ -266,15 +296,8 @@ class WindowControl:
         self, held: tuple[FloatArray, FloatArray], chosen: tuple[FloatArray, FloatArray]
     ) -> tuple[FloatArray, FloatArray]:
         """Return the windows and pacing rates to hold, of those held and those chosen, ``[N]``."""
-        cwnd, rate = chosen
-        s = self.state.T
-        if self.guard:
-            most = np.maximum(held[0], MIN_CWND) + GROWTH * s[ACKED]
-            cap = MOST_BDP * s[TOP] * np.maximum(s[LEAST], LEAST_PATH) + SPARE
-            cwnd = np.minimum(cwnd, np.where(s[TOP] > 0.0, np.minimum(most, cap), most))
-            cwnd = np.where(s[ON] == 1.0, np.minimum(cwnd, s[WINDOW]), cwnd)
-            cwnd = np.where(s[ON] == OUTSIDE, s[WINDOW], np.maximum(cwnd, MIN_CWND))
-            self.lowered = (cwnd < chosen[0]) | (s[ON] == OUTSIDE)
-        if self.pacing:
-            rate = np.where(s[SRTT] > 0.0, self.pacing * cwnd / np.maximum(s[SRTT], 1e-6), 0.0)
-        return cwnd, rate
+        if not (self.pacing or self.guard):
+            return chosen
+        both, self.lowered = np.array(chosen, float), np.zeros(len(self.state), np.bool_)
+        hold(self.state, held[0], both, self.lowered, self.pacing, self.guard)
+        return both[0], both[1]

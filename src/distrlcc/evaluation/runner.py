@@ -49,11 +49,13 @@ def evaluate(
     seeds: int = 1,
     series_links: tuple[int, ...] = (),
     show: Callable[[float], None] = lambda share: None,
+    run: Callable[..., Iterator[float]] | None = None,
 ) -> tuple[SchemeScores, list[Series]]:
     """Return a contender's scores ``[L, S]``, and the first seed's series of each `series_links`.
 
     A link's S runs differ in random losses, in where a trace starts, in the schemes' random phases
-    and in a sampling policy's draws. ``show`` takes the share that is done, again and again.
+    and in a sampling policy's draws. ``show`` takes the share that is done, again and again. Parts
+    are run by `run_parts` unless by another.
 
     Raises:
         ConfigError: A link's first flow is not its only agent, ends after some packets, or sends
@@ -68,12 +70,12 @@ def evaluate(
         for link, scenario in enumerate(scenarios)
         for part in stretches(reseed(scenario, seed))
     ]
-    counted = _Counted(seeds * len(scenarios))
+    counted = Counted(seeds * len(scenarios))
     broken = [""] * (seeds * len(scenarios))
     steps: dict[int, list[FloatArray]] = {link: [] for link in series_links}
     for first in range(0, len(runs), _MOST_RUNS):
         parts = runs[first : first + _MOST_RUNS]
-        for share in _run(contender, parts, counted, broken, steps, first):
+        for share in (run or run_parts)(contender, parts, counted, broken, steps, first):
             show((first + share * len(parts)) / len(runs))
     figures = {
         name: values.reshape(seeds, len(scenarios)).T
@@ -228,7 +230,7 @@ def _step(batch: LinkBatch, n: int, view: LinkView, stats: IntervalStats) -> Flo
     return np.array([*(column[n] for column in columns), queue, cwnd, others], float)
 
 
-class _Counted:
+class Counted:
     """What runs came to after their first second, and sums over the steps in it and after it."""
 
     COLUMNS = (col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.QUEUEING_SUM)
@@ -246,10 +248,10 @@ class _Counted:
             np.add.at(kept, runs, sign * bins[flows])
 
 
-def _run(
+def run_parts(
     contender: Contender,
     parts: Sequence[tuple[int, Scenario]],
-    counted: _Counted,
+    counted: Counted,
     broken: list[str],
     steps: dict[int, list[FloatArray]],
     seed: int,
@@ -302,7 +304,7 @@ def _run(
         steps[parts[n][0]] += kept
 
 
-def _measure(counted: _Counted, scenarios: list[Scenario]) -> dict[str, FloatArray]:
+def _measure(counted: Counted, scenarios: list[Scenario]) -> dict[str, FloatArray]:
     """Return the figures of runs, of which each has its scenario."""
     sent, delivered, dropped, random_lost, queueing = counted.counts.T
     queueing_bins, rtt_bins = counted.histograms

@@ -175,7 +175,7 @@ class NumpyPolicy(NumpyNetwork):
     def __init__(self, policy: PolicyFile) -> None:
         """Take a policy as read from a file or built by a learner."""
         super().__init__(policy.spec, policy.arrays)
-        self.acting, self.notes = policy.acting, policy.notes
+        self.acting, self.notes, self.arrays = policy.acting, policy.notes, policy.arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
