@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distrlcc.board.playground import AXES, CELLS, Question, map_of
 from distrlcc.board.runs import Runs
 from distrlcc.cli.main import find, main
+from distrlcc.cli.reproduce import _page
+from distrlcc.cli.send import _drawn
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
+from distrlcc.net.flow_record import Sent, Step, StepLog
+from distrlcc.recipes.result_row import shipped_rows
 from distrlcc.sim.suites import load_suite
 from tests.board.made import Member
 
@@ -85,6 +90,30 @@ def test_a_page_of_an_emulators_log(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "bad.log").write_text("nothing")
     assert main(["plot", str(tmp_path / "bad.log"), "--out", str(page)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_pages_of_a_trace_a_flow_and_a_reproduction(tmp_path: Path) -> None:
+    (tmp_path / "a.trace").write_text("".join(f"{time}\n" for time in (*range(100), 1000)))
+    page = tmp_path / "a.html"
+    assert main(["plot", str(tmp_path / "a.trace"), "--out", str(page)]) == 0
+    assert "for 90% of the time the link has less than a tenth" in page.read_text()
+    assert "the longest pause is 901 ms" in page.read_text()
+    steps = np.zeros((40, len(Step._fields)))
+    steps[:, 0], steps[:, 1], steps[:, 2] = np.arange(1, 41) / 10, 0.1, 100
+    sent = Sent(seconds=4.0, packets=4000, acked=4000, bytes=6_000_000)
+    with StepLog(tmp_path) as log:
+        for step in steps:
+            log.add(Step(*step))
+        text = _drawn(page, log, "cubic", 1500, sent).decode()
+    assert "cubic: 4.0 s, 12.00 Mbit/s" in text
+    assert '"label":"rate","values":[12.0,' in text
+    row = shipped_rows()["gail"]
+    worse = {"power": tuple(0.5 * x for x in row.scores["random"]["power"])}
+    other = replace(row, scores=row.scores | {"random": row.scores["random"] | worse})
+    text = _page(row, other, row.differences(other))
+    count = len(row.measured())
+    assert f"{count - 1} of {count} scores of gail came out as the results say" in text
+    assert text.count('class="failed"') == 1
 
 
 def test_files_of_strangers_do_not_end_the_board(tmp_path: Path) -> None:

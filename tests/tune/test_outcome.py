@@ -76,6 +76,9 @@ def test_everything_is_written(tmp_path: Path, searches: bool) -> None:
     assert ("from update 20 on (member 1): ppo.lr = 0.0012" in text) is not searches
     assert recipe(str(tmp_path / "best.toml")).ppo == best_config(config.run, BEST).ppo
     assert (tmp_path / "population.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "tune.html").read_text()
+    assert "Member 1 is best, at update 40, with ppo.lr 0.0012" in page
+    assert "Member 0 failed: out of memory" in page
     # A tuner that goes on keeps what was best.
     again = Recorder(tmp_path, config)
     assert again.best == BEST

@@ -4,7 +4,8 @@ distrlcc reproduce gail
 distrlcc reproduce dagger --seeds 1 --out runs/again
 
 Each seed is trained in full, minutes each, and scored on the links that the row was scored on. Done
-again it goes on with what is missing. Exit code 1: more than a tenth of the scores differ.
+again it goes on with what is missing, and --out has the scores as a page, reproduce.html, at the
+end. Exit code 1: more than a tenth of the scores differ.
 
 Flags:
     recipe RECIPE  one with results; see 'policies'
@@ -17,13 +18,17 @@ Flags:
 from __future__ import annotations
 
 from argparse import Namespace
+from importlib.util import find_spec
+from math import nan
 from pathlib import Path
 
-from distrlcc.cli.output import Countdown, note
+from distrlcc.cli.output import Countdown, command_line, note
 from distrlcc.errors import ConfigError, unknown_name
+from distrlcc.extras import missing
+from distrlcc.files import write_atomically
 from distrlcc.recipes.experiment import EXPERIMENTS
 from distrlcc.recipes.reproduction import Reproduction
-from distrlcc.recipes.result_row import shipped_rows
+from distrlcc.recipes.result_row import ResultRow, shipped_rows
 
 
 def run(args: Namespace) -> int:
@@ -40,6 +45,8 @@ def run(args: Namespace) -> int:
         )
     if args.record and args.seeds < 2:
         raise ConfigError("--record with --seeds 1: a row needs a spread; expected 2 seeds or more")
+    if not find_spec("jinja2"):
+        note(f"distrlcc: there will be no page: {missing('jinja2')}")
     # Train and score.
     folder = args.out or Path("runs") / "reproduce" / args.recipe
     reproduction = Reproduction(EXPERIMENTS[args.recipe], folder, main, note, Countdown)
@@ -51,8 +58,44 @@ def run(args: Namespace) -> int:
         print(f"{args.recipe}: recorded, with the policy of seed {row.shipped}")
         return 0
     differences = expected.differences(row)
+    if find_spec("jinja2"):
+        write_atomically(folder / "reproduce.html", _page(expected, row, differences).encode())
+        print(f"page: {folder / 'reproduce.html'}")
     for line in differences:
         print(f"differs: {line}")
     count = len(expected.measured())
     print(f"{args.recipe}: {count - len(differences)} of {count} scores as the results say")
     return 1 if len(differences) > expected.tolerated else 0
+
+
+def _page(expected: ResultRow, row: ResultRow, differences: list[str]) -> str:
+    """Return a page of what was expected and what came out."""
+    from distrlcc.evaluation.benchmark import known_metric
+    from distrlcc.evaluation.page import Cell, Page, Section, Tile, plain_table
+
+    lines = []
+    for suite, key in expected.measured():
+        m, how = known_metric(key, expected.scores[suite]), "passed"
+        if any(line.startswith(f"{suite}, {key}:") for line in differences):
+            how = "failed"
+        ours, half = expected.mean(suite, key), expected.half_width(suite, key, len(row.seeds))
+        theirs = row.mean(suite, key) if key in row.scores.get(suite, {}) else nan
+        found = Cell(m.text(theirs) + " ✗" * (how == "failed"), how=how)
+        apart = Cell(m.text(theirs - ours))
+        lines.append((f"{suite}: {m.title}", m.text(ours), m.text(half), found, apart))
+    heads = ("score", "expected", "± (95%)", "found", "apart")
+    count, agree = len(lines), len(lines) - len(differences)
+    answer = (
+        f"{agree} of {count} scores of {row.recipe} came out as the results say; "
+        f"{expected.tolerated} may differ."
+    )
+    passed = len(differences) <= expected.tolerated
+    tiles = [
+        Tile(f"{agree} of {count}", "scores agree", how="main" if passed else "bad"),
+        Tile(str(len(row.seeds)), "seeds trained"),
+        Tile(f"{sum(row.cpu_minutes):.0f}", "of training", "min CPU"),
+    ]
+    facts = {"expected of": f"distrlcc {expected.version}", "found with": f"distrlcc {row.version}"}
+    sections = [Section("Scores", [plain_table("Scores", heads, lines), *differences])]
+    title = f"{row.recipe}, trained again"
+    return Page(title, command_line(), sections, "", answer, tiles, facts).html()

@@ -23,7 +23,7 @@ Flags, in any order:
         senders begin together; whether steps that were late count is then for who names it
     --seed N {0..4611686018427387904} =0  of what is drawn at random: a policy that acts by
         sampling, BBR's first phase
-    --plot FILE {picture}  draw the flow: .png or .svg
+    --plot FILE {picture}  draw the flow: .png, .svg, or a page, .html
     $JSON
 """
 
@@ -41,7 +41,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from distrlcc.cli.output import emit_text, note
+from distrlcc.cli.output import command_line, emit_text, note
 from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import ConfigError, LinkError
@@ -62,9 +62,9 @@ def picture(text: str) -> Path:
     from distrlcc.extras import require
 
     path = Path(text)
-    if path.suffix not in (".png", ".svg"):
-        raise ConfigError(f"--plot {path}: expected a name that ends with .png or .svg")
-    require("matplotlib")
+    if path.suffix not in (".png", ".svg", ".html"):
+        raise ConfigError(f"--plot {path}: expected a name that ends with .png, .svg or .html")
+    require("matplotlib", *["jinja2"] * (path.suffix == ".html"))
     require_output(path)
     return path
 
@@ -123,11 +123,7 @@ def _run(args: Namespace, log: StepLog | None) -> int:
             "was too busy for these figures to count"
         )
     if args.plot is not None and log is not None:
-        from distrlcc.evaluation.figures import encode
-        from distrlcc.evaluation.plots import flow_plot
-
-        figure = flow_plot(log.whole(), name, wire_bytes)
-        write_output(args.plot, encode(figure, args.plot.suffix[1:]))
+        write_output(args.plot, _drawn(args.plot, log, name, wire_bytes, sent))
     if log is not None:
         figures = json.dumps({"name": name} | _figures(sent) | outside, indent=2)[: -len("\n}")]
         emit_text(args.json, chain([figures, ',\n  "steps_columns": '], log.json(), ["\n}\n"]))
@@ -135,6 +131,26 @@ def _run(args: Namespace, log: StepLog | None) -> int:
         note(f"distrlcc: error: {sent.failure}")
     failed = sent.failure or (sent.late and not args.hold)
     return 128 + stopper.signal if stopper.signal else int(bool(failed))
+
+
+def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> bytes:
+    """Return a flow's picture, or its page."""
+    if path.suffix != ".html":
+        from distrlcc.evaluation.figures import encode
+        from distrlcc.evaluation.plots import flow_plot
+
+        return encode(flow_plot(log.whole(), name, wire_bytes), path.suffix[1:])
+    from distrlcc.evaluation.page import Tile
+    from distrlcc.evaluation.report import flow_page
+
+    tiles = [
+        Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main"),
+        Tile(f"{sent.mean_rtt_ms:.1f}", "mean RTT", "ms"),
+        Tile(f"{sent.p95_rtt_ms:.1f}", "95% of the RTTs are less", "ms"),
+        Tile(f"{sent.loss:.2%}", f"of {sent.packets} packets lost"),
+    ]
+    says = _summary(name, sent) + "."
+    return flow_page(log.whole(), name, wire_bytes, says, tiles, command_line()).encode()
 
 
 def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int]]:

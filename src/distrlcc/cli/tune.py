@@ -7,7 +7,7 @@ import uuid
 from argparse import Namespace
 from dataclasses import replace
 
-from distrlcc.cli.output import note
+from distrlcc.cli.output import command_line, note
 from distrlcc.cli.parser import assignments
 from distrlcc.cli.run_arguments import made
 from distrlcc.config import override
@@ -193,7 +193,8 @@ def _run_tuner(args: Namespace, command: str) -> int:
             if not args.resume and not (folder.path / REPORTS).exists():
                 folder.discard()
             raise
-        text = write_outcome(folder.path, config, failures, draw=not signal)
+        draw, told = not signal, command_line()
+        text = write_outcome(folder.path, config, failures, draw=draw, command=told)
     # Say how it ended.
     if text is not None:
         print(text, end="")
@@ -204,8 +205,9 @@ def _run_tuner(args: Namespace, command: str) -> int:
     if text is None:
         reasons = sorted(set(failures.values()))
         raise ConfigError(f"every member failed: {'; '.join(reasons) or 'for no known reason'}")
-    for name in ("best.toml", "policy.safetensors", "population.png", "table.txt", "summary.json"):
+    for name in ("best.toml", "policy.safetensors", "population.png", "tune.html", "table.txt"):
         print(f"{name.partition('.')[0]}: {folder.path / name}")
+    print(f"summary: {folder.path / 'summary.json'}")
     return 1 if failures else 0
 
 

@@ -7,16 +7,19 @@ same script that the board has. Tables sort and filter there, and lines can be h
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
+from distrlcc import __version__
 from distrlcc.evaluation.scores import Metric
 from distrlcc.evaluation.summary import MeanInterval
 
@@ -87,6 +90,15 @@ class Table:
     kind: str = ""
 
 
+def plain_table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], left: int = 1
+) -> Table:
+    """Return a table of texts, each row's name first; ``left`` columns are aligned so."""
+    columns = [Column(head, left=place < left) for place, head in enumerate(heads)]
+    cells = ([Cell(x) if isinstance(x, str) else x for x in row] for row in rows)
+    return Table(title, columns, [Row(name.text, rest) for name, *rest in cells])
+
+
 @dataclass(frozen=True)
 class Chart:
     """A figure; the module `page.js` of the board says what its kinds take."""
@@ -96,6 +108,46 @@ class Chart:
     data: Mapping[str, Any]
     title: str = ""
     says: str = ""
+
+
+Panel = tuple[str, str, Mapping[str, Any]]
+"""Of lines over the same axis: its title, its unit, and each line's values by its label."""
+
+
+def numbers(values: Any) -> list[float | None]:
+    """Return numbers of four digits for a page; null where there are none."""
+    return [
+        None if not math.isfinite(x) else float(f"{x:.4g}") for x in np.asarray(values).tolist()
+    ]
+
+
+def lines_chart(
+    name: str,
+    x: Any,
+    panels: Sequence[Panel],
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    title: str = "",
+    says: str = "",
+    capacity: Any = None,
+    **more: Any,
+) -> Chart:
+    """Return a figure of panels over x; ``looks`` has each label's colours and width, if any."""
+    looks = looks or {}
+    drawn = [
+        {
+            "title": head,
+            "unit": unit,
+            "lines": [
+                {"label": k, "values": numbers(v), **looks.get(k, {})} for k, v in lines.items()
+            ],
+        }
+        for head, unit, lines in panels
+    ]
+    data: dict[str, Any] = {"time": numbers(x), "panels": drawn, **more}
+    if capacity is not None:
+        data["capacity"] = numbers(capacity)
+    return Chart(name, "lines", data, title, says)
 
 
 @dataclass(frozen=True)
@@ -149,6 +201,7 @@ class Page:
         text = resources.files("distrlcc.evaluation").joinpath("page.html.jinja").read_text("utf-8")
         page = environment.from_string(text).render(
             page=self,
+            facts={"versions": f"distrlcc {__version__}"} | dict(self.facts),
             date=f"{datetime.now(UTC):%Y-%m-%d}",
             style=Markup(_asset("uPlot.min.css") + _asset("style.css")),
             library=Markup(_asset("uPlot.iife.min.js")),

@@ -150,9 +150,11 @@ def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
     return figure
 
 
-def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
-    """Draw a flow's steps ``[S, F]``, with packets of ``wire_bytes``, steered by what is named."""
-    # Steps are gathered in buckets, so that long flows can be read.
+def flow_lines(steps: FloatArray, wire_bytes: int) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """Return a flow's steps ``[S, F]``, with packets of ``wire_bytes``, in buckets.
+
+    They are the buckets' edges, s ``[B + 1]``, and their values ``[B]`` by title.
+    """
     time, duration, acked, lost, rtt, cwnd, *_ = steps.T
     end = time[-1] if len(time) else 1.0
     count = max(1, min(_FLOW_BUCKETS, math.floor(end / _LEAST_SECONDS)))
@@ -160,13 +162,21 @@ def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
     place = np.clip(np.searchsorted(edges, time) - 1, 0, count - 1)
 
     total = partial(np.bincount, place, minlength=count)
-    seconds = np.maximum(total(duration), 1e-9)
+    seconds = total(duration)
     with np.errstate(invalid="ignore", divide="ignore"):
-        lines = {
+        return edges, {
             "rate (Mbit/s)": total(acked) * wire_bytes * 8e-6 / seconds,
             "RTT (ms)": 1e3 * total(rtt * acked) / total(acked),
             "cwnd (packets)": total(cwnd * duration) / seconds,
+            "lost (packets)": np.asarray(total(np.maximum(lost, 0.0)), float),
         }
+
+
+def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
+    """Draw a flow's steps as `flow_lines` has them, steered by what is named."""
+    edges, lines = flow_lines(steps, wire_bytes)
+    losses = steps[steps[:, 3] > 0, 0]
+    del lines["lost (packets)"]
     color = looks([(name, True)], LIGHT)[name].color
     with mpl.rc_context(STYLE):
         # A panel each, and a tick in the first where packets were lost.
@@ -175,7 +185,6 @@ def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
             axes.stairs(values, edges, color=color, lw=1.2, baseline=None)
             axes.set_ylabel(title)
             axes.set_ylim(bottom=0)
-        losses = time[lost > 0]
         if len(losses):
             found[0].plot(losses, np.zeros_like(losses), "|", color=LIGHT.muted, ms=5)
         ticks = "; ticks: packets lost" if len(losses) else ""

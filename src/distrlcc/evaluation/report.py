@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,21 @@ from distrlcc.evaluation.fairness_summary import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
 from distrlcc.evaluation.looks import LIGHT, color_pairs
-from distrlcc.evaluation.page import Cell, Chart, Column, Page, Row, Section, Table, Tile
+from distrlcc.evaluation.page import (
+    Cell,
+    Chart,
+    Column,
+    Page,
+    Panel,
+    Row,
+    Section,
+    Table,
+    Tile,
+    lines_chart,
+    plain_table,
+)
 from distrlcc.evaluation.parallel_flows import ParallelFlows
-from distrlcc.evaluation.plots import fairness_plot, flow_names, scatter, time_series
+from distrlcc.evaluation.plots import fairness_plot, flow_lines, flow_names, scatter, time_series
 from distrlcc.evaluation.published import series_json
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scorecard import Scorecard
@@ -61,6 +73,7 @@ from distrlcc.evaluation.summary import (
 from distrlcc.files import require_writable, write_together
 from distrlcc.sim.link import Log
 from distrlcc.sim.suites import unique_names
+from distrlcc.sim.trace import Trace
 from distrlcc.types import PACKET_BYTES, FloatArray
 
 _TILES = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
@@ -238,18 +251,9 @@ def _over_time(name: str, link: str, lines: Sequence[Series], summary: Summary) 
     colors = color_pairs(summary.names())
     lines = sorted(lines, key=lambda one: one.learned)  # policies on top
 
-    def panel(title: str, unit: str, values: Sequence[FloatArray | None]) -> dict[str, Any]:
-        drawn = [
-            {
-                "label": shown(one.scheme),
-                "colors": colors[one.scheme],
-                "values": _plain(array),
-                "width": 2.2 if one.learned else 1.4,
-            }
-            for one, array in zip(lines, values, strict=True)
-            if array is not None
-        ]
-        return {"title": title, "unit": unit, "lines": drawn}
+    def panel(title: str, unit: str, values: Sequence[FloatArray | None]) -> Panel:
+        pairs = zip(lines, values, strict=True)
+        return title, unit, {shown(one.scheme): each for one, each in pairs if each is not None}
 
     panels = [panel("rate", "Mbit/s", [one.rate_mbps for one in lines])]
     panels.append(panel("queueing delay", "ms", [one.queueing_delay_ms for one in lines]))
@@ -259,9 +263,12 @@ def _over_time(name: str, link: str, lines: Sequence[Series], summary: Summary) 
         values = [None if one.sender is None else m.scale * one.sender[m.key] for one in lines]
         if any(each is not None and np.isfinite(each).any() for each in values):
             panels.append(panel(m.label.removeprefix("mean "), m.unit, values))
+    looks = {
+        shown(one.scheme): {"colors": colors[one.scheme], "width": 2.2 if one.learned else 1.4}
+        for one in lines
+    }
     first = lines[0]
-    data = {"time": _plain(first.time_s), "capacity": _plain(first.capacity_mbps), "panels": panels}
-    return Chart(name, "lines", data, link)
+    return lines_chart(name, first.time_s, panels, looks, title=link, capacity=first.capacity_mbps)
 
 
 def _under_series(by_link: Mapping[str, Sequence[Series]]) -> str:
@@ -366,22 +373,16 @@ def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
     names = flow_names(run, contender)
     colors, rates = color_pairs(names), windowed_rates(run)
     middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
-    lines = [
-        {"label": shown(flow), "colors": colors[flow], "values": _plain(rate)}
-        for (flow, _), rate in zip(names, rates, strict=True)
-    ]
-    index = {
-        "label": "Jain's index",
-        "colors": ("#444", "#ccc"),
-        "values": _plain(jain_index(rates)),
-    }
+    flows = [shown(flow) for flow, _ in names]
+    looks: dict[str, dict[str, Any]] = {shown(flow): {"colors": colors[flow]} for flow, _ in names}
+    looks["Jain's index"] = {"colors": ("#444", "#ccc")}
     panels = [
-        {"title": "rate", "unit": "Mbit/s", "lines": lines},
-        {"title": "Jain's index", "unit": "", "lines": [index]},
+        ("rate", "Mbit/s", dict(zip(flows, rates, strict=True))),
+        ("Jain's index", "", {"Jain's index": jain_index(rates)}),
     ]
+    title = f"{shown(contender)} on {run.scenario.name}"
     capacity = run.capacity[: len(middles)] * MBIT / BUCKET_S
-    data = {"time": _plain(middles), "capacity": _plain(capacity), "panels": panels}
-    return Chart(name, "lines", data, f"{shown(contender)} on {run.scenario.name}")
+    return lines_chart(name, middles, panels, looks, title=title, capacity=capacity)
 
 
 def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
@@ -441,39 +442,40 @@ def comparison_page(
     """Return the page that compares both worlds: a table, sentences, and several flows' table."""
     lines = []
     for row in rows:
-        cells = [Cell(row.shown)]
+        cells: list[str | Cell] = [row.link, row.shown]
         for each in (row.mbps, row.p95_ms):
             simulated, emulated, difference = each.texts()
             value = abs(each.difference) if math.isfinite(each.difference) else None
             how = "failed" if each.far else ""
-            cells += [Cell(emulated), Cell(simulated), Cell(difference, how=how, value=value)]
-        lines.append(Row(row.link, cells, "void" * (row.failed == row.runs)))
-    figures = ("Mbit/s", "simulated", "apart", "p95 RTT, ms", "simulated", "apart")
-    heads = [Column("link", left=True), Column("sender", left=True), *map(Column, figures)]
+            cells += [emulated, simulated, Cell(difference, how=how, value=value)]
+        lines.append(cells)
+    heads = ("link", "sender", "Mbit/s", "simulated", "apart", "p95 RTT, ms", "simulated", "apart")
+    table = plain_table("Both worlds", heads, lines, 2)
+    void = ["void" * (row.failed == row.runs) for row in rows]
+    struck = [replace(line, how=how) for line, how in zip(table.rows, void, strict=True)]
+    table = replace(table, rows=struck)
     near = sum(not (row.mbps.far or row.p95_ms.far) for row in rows)
     bounds = f"{THROUGHPUT_BOUND:.0%} of throughput and {RTT_BOUND:.0%} of p95 RTT"
-    both: list[str | Table | Chart] = [Table("Both worlds", heads, lines), *notes]
+    both: list[str | Table | Chart] = [table, *notes]
     sections = [Section("Each link", both)]
     if parallel:
         worlds = [f"{each}{head}" for each in ("", "simulated ") for head in _PARALLEL]
-        columns = [Column("flows", left=True), Column("sender", left=True), *map(Column, worlds)]
         flows = [
-            Row(
+            (
                 str(one.flows),
-                [
-                    Cell(shown(one.sender)),
-                    *map(Cell, one.emulated.texts()),
-                    *map(Cell, one.simulated.texts() if one.simulated else ("-",) * 4),
-                ],
+                shown(one.sender),
+                *one.emulated.texts(),
+                *(one.simulated.texts() if one.simulated else ("-",) * 4),
             )
             for one in parallel
         ]
+        together = plain_table("Several flows", ("flows", "sender", *worlds), flows, 2)
         said = (
             "All flows of one sender together, on a link of 96 Mbit/s, 10 ms one way and a queue "
             "of 300 packets; lost are the packets that the kernel sent again, simulated those that "
             "the queue dropped."
         )
-        parts: list[str | Table | Chart] = [said, Table("Several flows", columns, flows)]
+        parts: list[str | Table | Chart] = [said, together]
         sections.append(Section("Several flows at once", parts))
     answer = f"{near} of {_count(len(rows), 'pair')} are within {bounds}." if rows else ""
     lead = "Real packets on emulated links, and the same senders in the simulator"
@@ -499,21 +501,16 @@ def log_page(log: Log, name: str, *, command: str) -> str:
     delay = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
     dropped = binned(edges, *events_of(log, "d")[:2])
 
-    def line(label: str, values: FloatArray, place: int) -> dict[str, Any]:
-        colors = (("#b04a00", "#ff9350"), ("#0072B2", "#4aa8e0"))[place]
-        return {"label": label, "colors": colors, "values": _plain(values)}
-
     def mbps(data: FloatArray) -> FloatArray:
         return 8e-3 * data / lengths
 
-    rates = [line("delivered", mbps(carried), 0), line("arrived", mbps(came), 1)]
     panels = [
-        {"title": "rate", "unit": "Mbit/s", "lines": rates},
-        {"title": "time in the queue", "unit": "ms", "lines": [line("delay", delay, 0)]},
-        {"title": "dropped", "unit": "packets", "lines": [line("drops", dropped, 1)]},
+        ("rate", "Mbit/s", {"delivered": mbps(carried), "arrived": mbps(came)}),
+        ("time in the queue", "ms", {"delay": delay}),
+        ("dropped", "packets", {"drops": dropped}),
     ]
     time = (edges[1:] + edges[:-1]) / 2e3 - begin / 1e3
-    data = {"time": _plain(time), "capacity": _plain(mbps(offered)), "panels": panels}
+    chart = lines_chart("log", time, panels, capacity=mbps(offered))
     # The answer.
     rate, used = float(mbps(carried).mean()), float(carried.sum() / max(offered.sum(), 1.0))
     p95 = float(np.percentile(waits, 95.0))
@@ -531,8 +528,44 @@ def log_page(log: Log, name: str, *, command: str) -> str:
     )
     limit = f"{log.packets} packets" if log.packets else f"{log.bytes} bytes" if log.bytes else ""
     facts = {"log": name, "queue": f"{log.queue} {limit}".strip(), "time": f"{seconds:.1f} s"}
-    sections = [Section("Over time", [Chart("log", "lines", data)])]
+    sections = [Section("Over time", [chart])]
     return Page("An emulated link", command, sections, "", answer, tiles, facts).html()
+
+
+def trace_page(trace: Trace, *, command: str) -> str:
+    """Return the page of a trace: the link's rate over time, and its pauses."""
+    times, seconds = trace.times_ns / 1e9, trace.period_ns / 1e9
+    edges = np.linspace(0.0, seconds, max(min(int(seconds / 0.1), 600), 1) + 1)
+    rates = np.histogram(times, edges)[0] * MBIT / np.diff(edges)
+    pause = 1e3 * float(np.diff(times, prepend=0.0).max())
+    mean, slow = trace.mean_mbps, float((rates < 0.1 * trace.mean_mbps).mean())
+    tiles = [
+        Tile(f"{mean:.2f}", "mean rate", "Mbit/s", "main"),
+        Tile(f"{np.percentile(rates, 5):.2f}", "a twentieth of the time has less", "Mbit/s"),
+        Tile(f"{rates.max():.2f}", "greatest rate", "Mbit/s"),
+        Tile(f"{pause:.0f}", "longest pause", "ms"),
+    ]
+    answer = (
+        f"{mean:.2f} Mbit/s in the mean over {seconds:.1f} s; for {slow:.0%} of the time the link "
+        f"has less than a tenth of that, and the longest pause is {pause:.0f} ms."
+    )
+    middles, each = (edges[1:] + edges[:-1]) / 2, 1e3 * float(edges[1])
+    says = f"Each point is {each:.0f} ms. After its end a trace begins anew."
+    chart = lines_chart("trace", middles, [("rate", "Mbit/s", {"rate": rates})], says=says)
+    facts = {"trace": trace.name, "opportunities": f"{len(times):,}", "time": f"{seconds:.1f} s"}
+    sections = [Section("Over time", [chart])]
+    return Page("A link's trace", command, sections, "", answer, tiles, facts).html()
+
+
+def flow_page(
+    steps: FloatArray, name: str, wire_bytes: int, says: str, tiles: Sequence[Tile], command: str
+) -> str:
+    """Return the page of a flow of real packets, whose steps are as `plots.flow_plot` has them."""
+    edges, lines = flow_lines(steps, wire_bytes)
+    titles = [(title, *title.removesuffix(")").split(" (")) for title in lines]
+    panels = [(head, unit, {head: lines[title]}) for title, head, unit in titles]
+    sections = [Section("Over time", [lines_chart("flow", (edges[1:] + edges[:-1]) / 2, panels)])]
+    return Page(f"A flow of {shown(name)}", command, sections, "", says, tiles).html()
 
 
 def tails_page(
@@ -564,34 +597,25 @@ def stress_page(figures: Mapping[str, Any], says: Mapping[str, str], *, command:
     """Return the page of a search for failures: in what share of the space each property holds."""
     rows = []
     for key, share in figures["shares"].items():
-        held = share["share"] if share["judged"] else None
+        held, bar = share["share"] if share["judged"] else None, figures["bars"].get(key)
         low, high = share["interval"] or (0.0, 0.0)
-        bar = figures["bars"].get(key)
         how = "" if bar is None or held is None else "passed" if held >= bar else "failed"
-        cells = [
-            Cell(says.get(key, "all that have a bar and are judged")),
-            Cell(str(share["judged"])),
-        ]
-        cells += [Cell("-" if held is None else f"{held:.1%}", how=how, value=held)]
-        cells += [Cell("-" if held is None else f"{low:.1%} to {high:.1%}")]
-        rows.append(Row(key, [*cells, Cell("" if bar is None else f"{bar:.0%}")]))
+        says_it = says.get(key, "all that have a bar and are judged")
+        interval = "-" if held is None else f"{low:.1%} to {high:.1%}"
+        holds = Cell("-" if held is None else f"{held:.1%}", how=how, value=held)
+        bound = "" if bar is None else f"{bar:.0%}"
+        rows.append((key, says_it, str(share["judged"]), holds, interval, bound))
     heads = ("property", "what must hold", "links", "holds", "95% interval", "bar")
-    shares = Table("Properties", [Column(head, left=k < 2) for k, head in enumerate(heads)], rows)
+    shares = plain_table("Properties", heads, rows, 2)
     worst = [
-        Row(
+        (
             name,
-            [
-                Cell(f"{one['score']:.2f}", value=one["score"]),
-                Cell(", ".join(f"{key} {value}" for key, value in one["link"].items())),
-            ],
+            ", ".join(f"{key} {value}" for key, value in one["link"].items()),
+            Cell(f"{one['score']:.2f}", value=one["score"]),
         )
         for name, one in figures["worst"].items()
     ]
-    links = Table(
-        "Links on which it fails",
-        [Column("name", left=True), Column("score"), Column("link", left=True)],
-        worst,
-    )
+    links = plain_table("Links on which it fails", ("name", "link", "score"), worst, 2)
     judged = [(s["share"], key) for key, s in figures["shares"].items() if s["judged"]]
     name = shown(figures["policy"])
     answer = (
@@ -645,13 +669,6 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _plain(values: Any) -> list[float | None]:
-    """Return numbers of four digits for a page; null where there are none."""
-    return [
-        None if not math.isfinite(x) else float(f"{x:.4g}") for x in np.asarray(values).tolist()
-    ]
 
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:

@@ -199,13 +199,18 @@ class Summary:
 
 
 def write_outcome(
-    folder: Path, config: TuneConfig, failures: Mapping[int, str], *, draw: bool = True
+    folder: Path,
+    config: TuneConfig,
+    failures: Mapping[int, str],
+    *,
+    draw: bool = True,
+    command: str = "",
 ) -> str | None:
-    """Write recipe, table, summary and figure of what was reported so far; return the table's text.
+    """Write recipe, table, summary, figure and page of what was reported; return the table's text.
 
-    Where there is no report yet, nothing is written, and None is returned. Without ``draw`` the
-    figure is left out, which takes seconds that a stop may not have. ``failures`` says why members
-    failed, by their numbers.
+    Where there is no report yet, nothing is written, and None is returned. Without ``draw`` figure
+    and page are left out, which take seconds that a stop may not have. ``failures`` says why
+    members failed, by their numbers; ``command`` is the one that the page names.
     """
     reports, best = read_reports(folder / REPORTS), read_best(folder)
     if not reports or best is None:
@@ -221,8 +226,15 @@ def write_outcome(
     files = {"best.toml": recipe_text(config, best).encode(), "table.txt": text.encode()}
     files["summary.json"] = msgspec.json.encode(summary)
     if draw:
-        from distrlcc.tune.plots import population_figures  # noqa: PLC0415 - slow to import
+        from distrlcc.tune.plots import (  # noqa: PLC0415 - slow to import
+            population_figures,
+            population_page,
+        )
 
         files |= population_figures(config, reports, best)
+        notes = schedule_text(best.schedule).splitlines() if config.pbt else []
+        ranked = standings(reports, config.mode)
+        page = population_page(config, ranked, reports, failures, notes, command)
+        files["tune.html"] = page.encode()
     write_together(folder, files)
     return text

@@ -1,8 +1,8 @@
-"""The figure of a tuner: its members' scores over updates, and their values beneath."""
+"""What a tuner shows: its members' scores over updates, with their values, as figure and page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -10,11 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from distrlcc.evaluation.figures import encode
+from distrlcc.evaluation.page import Cell, Page, Section, Tile, lines_chart, plain_table
 from distrlcc.tune.report import Report, pieces
-from distrlcc.tune.space import space_of
+from distrlcc.tune.space import short, space_of
 from distrlcc.tune.tune_config import TuneConfig
 
 _NO_SCORE = 1e29  # scores beyond this mean that a member diverged
+_MOST_LINES = 8
 _OTHERS: dict[str, Any] = {"color": "#888888", "lw": 0.8, "alpha": 0.55}
 _BEST: dict[str, Any] = {"color": "#D55E00", "lw": 1.6, "zorder": 4.0}
 
@@ -70,3 +72,60 @@ def population_figures(
     figure.align_ylabels()
     below[-1].set_xlabel("updates")
     return {f"population.{kind}": encode(figure, kind) for kind in ("png", "svg")}
+
+
+def population_page(
+    config: TuneConfig,
+    ranked: Sequence[tuple[Report, Report]],
+    reports: Sequence[Report],
+    failures: Mapping[int, str],
+    notes: Sequence[str],
+    command: str,
+) -> str:
+    """Return a tuner's page; ``ranked`` has each member's best and last report, the best first."""
+    best, metric = ranked[0][0], config.metric.replace("_", " ")
+    keys = tuple(best.values)
+    rows: list[tuple[str | Cell, ...]] = [
+        (
+            f"{own.member}{' (failed)' if own.member in failures else ''}",
+            *(Cell(f"{one.score:.4f}", value=one.score) for one in (own, last)),
+            str(own.update),
+            *(short(own.values[key]) for key in keys),
+        )
+        for own, last in ranked
+    ]
+    members = plain_table("Members", ("member", f"best {metric}", "last", "update", *keys), rows)
+    # Scores, and the values that are numbers, over updates; more lines cannot be told apart.
+    updates = sorted({report.update for report in reports})
+    panels: list[Any] = [(metric, "", {})]
+    panels += [(key, "", {}) for key in keys if isinstance(best.values[key], int | float)]
+    for own, _ in ranked[:_MOST_LINES]:
+        theirs = {report.update: report for report in reports if report.member == own.member}
+        for title, _, lines in panels:
+            lines[f"member {own.member}"] = [
+                _shown(theirs.get(update), "" if title == metric else title) for update in updates
+            ]
+    says = f"The {len(ranked[:_MOST_LINES])} best members." * (len(ranked) > _MOST_LINES)
+    chart = lines_chart("scores", updates, panels, says=says, xLabel="updates")
+    tiles = [
+        Tile(f"{best.score:.4f}", f"best {metric}", how="main"),
+        Tile(f"{best.utilisation:.1%}", "of the held-out links used by it"),
+        Tile(f"{best.queueing_delay:.3f}", "queueing delay", "RTT"),
+        Tile(str(len(failures)), f"of {config.members} members failed", how="bad" * bool(failures)),
+    ]
+    with_values = ", ".join(f"{key} {short(value)}" for key, value in best.values.items())
+    answer = f"Member {best.member} is best, at update {best.update}, with {with_values}."
+    failed = [f"Member {member} failed: {why}" for member, why in sorted(failures.items())]
+    sections = [
+        Section("Members", [members, *notes, *failed]),
+        Section("Over updates", [chart]),
+    ]
+    title, lead = f"{config.command} of {config.run.recipe}", "Means over held-out links"
+    return Page(title, command, sections, lead, answer, tiles).html()
+
+
+def _shown(report: Report | None, key: str) -> float:
+    """Return a report's value of a key, or its score; NaN where there is none, or none to draw."""
+    if report is None or abs(report.score) >= _NO_SCORE:
+        return np.nan
+    return float(report.values[key]) if key else report.score

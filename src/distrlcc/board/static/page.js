@@ -1,5 +1,5 @@
 // A report page: its charts are drawn from the data that it holds, its tables sort.
-import { Panels, el, heatmap, ratioScale, scatter, tone, themed } from "./charts.js";
+import { Panels, el, heatmap, pair, ratioScale, scatter, tone, themed } from "./charts.js";
 import { sortable, table } from "./tables.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -14,7 +14,7 @@ const DRAW = {
     const group = new Panels(host, panels.map((panel, k) => ({
       title: panel.title, unit: panel.unit, height: k ? 150 : 210, of: (one) => panel.lines.find((line) => line.label === one.label)?.values,
     })), { xLabel });
-    group.show(time, [...all.values()].map(({ label, colors, dash, width }) => ({ label, colors, dash, width })), capacity || null);
+    group.show(time, [...all.values()].map(({ label, colors, dash, width }, k) => ({ label, colors: colors || pair(k), dash, width })), capacity || null);
   },
   /** A metric of every link for every scheme; the metric is chosen. */
   links(host, { links, schemes, metrics, charts }) {
