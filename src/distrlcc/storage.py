@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -396,6 +396,23 @@ class Storage:
         finally:
             shutil.rmtree(part, ignore_errors=True)
         raise self._nothing(damage)
+
+    def copy_newest(self, folder: Path, names: Collection[str], most: int, after: int = 0) -> int:
+        """Copy some files, of ``most`` bytes each, of the newest whole generation into a folder.
+
+        They get the date at which they were stored. Returns its number; ``after`` if none is newer.
+        """
+        for manifest in self._manifests([]):
+            if manifest.generation <= after:
+                break
+            files = tuple(f for f in manifest.files if f.name in names and f.size <= most)
+            if not self._fetch(replace(manifest, files=files), folder):
+                with suppress(OSError, ValueError):  # the date is another program's
+                    date = datetime.fromisoformat(manifest.stored).timestamp()
+                    for file in files:
+                        os.utime(folder / file.name, (date, date))
+                return manifest.generation
+        return after
 
     def _manifests(self, damage: list[str]) -> Iterator[Manifest]:
         """Yield complete generations, newest first; say of damaged manifests what is wrong."""

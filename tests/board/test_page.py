@@ -194,9 +194,8 @@ def test_runs_of_one_name_can_be_told_apart_and_tried_again(tmp_path: Path) -> N
     for place in ("e1", "e2"):
         Member(tmp_path / place / "one")
         shutil.copy(shipped_policies()["one"], tmp_path / place / "one" / "policy.safetensors")
-    board = Board(Runs([tmp_path]))
+    board = Board(Runs([tmp_path]), tmp_path)
     found = board.play({"senders": "one\nrun:e1/one\nrun:e2/one", "seconds": "2"})
-    board.close()
     assert [one["name"] for one in found["senders"]] == ["one", "e1/one", "e2/one"]
     assert f" {tmp_path}/e1/one {tmp_path}/e2/one" in found["command"]
 
@@ -246,6 +245,8 @@ def test_a_busy_port_and_a_wrong_folder_are_one_line(tmp_path: Path) -> None:
         for words, said in (
             ((str(tmp_path), "--port", port), "take another --port"),
             ((str(tmp_path / "none"),), "no such folder"),
+            ((f"file://{tmp_path}/none",), "holds no run"),
+            (("floppy://a/b",), "unknown scheme"),
             ((str(tmp_path), "--host", "no such host"), "no such address"),
         ):
             command = [sys.executable, "-m", "distrlcc", "board", *words]

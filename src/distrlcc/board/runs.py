@@ -32,6 +32,8 @@ _DEPTH = 3
 """Folders below one that is given in which runs are looked for."""
 QUIET_S = 30.0
 """Without a new line for so long, or for four updates if that is longer, a run is not running."""
+COPY_QUIET_S = 120.0
+"""The same of a copy at a storage, whose owner is looked for now and then."""
 _SCORE = "held_out_reward"
 """What chooses the best checkpoint, of both ways to act."""
 _LEFT = re.compile(r"^(gone|died|dead|left|lost|silent|refused)|: gone|has died|is gone", re.I)
@@ -51,9 +53,9 @@ class Presence:
 class Run:
     """One run's folder; `refresh` reads what is new."""
 
-    def __init__(self, key: str, path: Path) -> None:
-        """Take its name on the page, and its folder."""
-        self.key, self.path = key, path
+    def __init__(self, key: str, path: Path, quiet_s: float = QUIET_S) -> None:
+        """Take its name on the page, its folder, and how long it may be quiet, s."""
+        self.key, self.path, self._quiet_s = key, path, quiet_s
         self.version = 0
         """Counts what was new."""
         self.rows: dict[int, dict[str, Any]] = {}
@@ -158,7 +160,7 @@ class Run:
         pace = median([b - a for a, b in pairwise(steps)] or [0.0])
         if self._done():
             return "finished"
-        if self._wrote and _now() - self._wrote < max(QUIET_S, 4 * pace):
+        if self._wrote and _now() - self._wrote < max(self._quiet_s, 4 * pace):
             return "running"
         return "stopped" if self.rows or self.workers else "begun"
 
@@ -295,9 +297,10 @@ def _number(value: Any) -> float | None:
 class Runs:
     """All runs of some folders."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        """Take folders of runs, or of one, which need not be there yet."""
-        self.folders = list(folders)
+    def __init__(self, folders: Sequence[Path], copies: Mapping[Path, str] | None = None) -> None:
+        """Take folders of runs, or of one, which need not be there yet; and copies with URLs."""
+        self._copies = copies or {}
+        self._folders = list(dict.fromkeys((*folders, *self._copies)))
         self.runs: dict[str, Run] = {}
         self._looked = -math.inf
         self.lock = threading.Lock()
@@ -317,17 +320,18 @@ class Runs:
                 del self.runs[key]
             for key, path in found.items():
                 if key not in self.runs:
-                    self.runs[key] = Run(key, path)
+                    copied = any(path.is_relative_to(folder) for folder in self._copies)
+                    self.runs[key] = Run(key, path, COPY_QUIET_S if copied else QUIET_S)
         return [key for key, run in self.runs.items() if run.refresh()]
 
     def _found(self) -> Iterable[tuple[str, Path]]:
-        folders, count = list(dict.fromkeys(self.folders)), 0
+        folders, count = self._folders, 0
         several, names = len(folders) > 1, [folder.name for folder in folders]
         for folder in folders:
             for path in _below(folder, _DEPTH):
                 inner = path.relative_to(folder).as_posix()
                 top = folder.name if names.count(folder.name) == 1 else ""
-                top = top or str(folder)
+                top = self._copies.get(folder, top or str(folder))
                 key = top if inner == "." else f"{top}/{inner}" if several else inner
                 yield key, path
                 count += 1

@@ -14,7 +14,6 @@ import ipaddress
 import json
 import secrets
 import socket
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -56,7 +55,7 @@ from distrlcc.evaluation.contender import (
 from distrlcc.evaluation.scores import shown
 from distrlcc.policy.policy_file import shipped_policies
 from distrlcc.runs.stopper import Stopper
-from distrlcc.sim.trace import generate, parse_trace
+from distrlcc.sim.trace import generate, load_trace, parse_trace
 
 T = TypeVar("T")
 
@@ -158,10 +157,9 @@ class Cache(OrderedDict[Any, Any]):
 class Board:
     """What the page asks for."""
 
-    def __init__(self, runs: Runs) -> None:
-        """Show runs; traces that are dropped on the page are kept until the end."""
-        self.runs = runs
-        self._folder = tempfile.TemporaryDirectory(prefix="distrlcc-board-")
+    def __init__(self, runs: Runs, folder: Path) -> None:
+        """Show runs; traces that are dropped on the page are kept in a folder."""
+        self.runs, self._folder = runs, folder
         self._traces: OrderedDict[str, tuple[str, Path]] = OrderedDict()
         self._answers, self._maps, self._policies = (
             Cache(_MOST_ANSWERS),
@@ -173,10 +171,6 @@ class Board:
         """Says whether the server ends, so that no page keeps it."""
         self._changed: dict[str, int] = {}
         self.runs.refresh()
-
-    def close(self) -> None:
-        """Forget the traces."""
-        self._folder.cleanup()
 
     # Who sends
 
@@ -233,7 +227,6 @@ class Board:
             "measures": MEASURES,
             "most": MOST_SENDERS,
             "traces": {key: name for key, (name, _) in list(self._traces.items())},
-            "folders": [str(folder) for folder in self.runs.folders],
         }
 
     def list_runs(self, query: Mapping[str, str]) -> Any:
@@ -317,7 +310,7 @@ class Board:
             return JSONResponse({"error": str(error)}, 400)
         # Known by its contents: what was shared before means the same.
         key = f"dropped:{hashlib.sha256(data).hexdigest()[:16]}"
-        path = Path(self._folder.name) / key.partition(":")[2]
+        path = self._folder / key.partition(":")[2]
         try:
             path.write_bytes(data)
         except OSError as error:
@@ -325,6 +318,7 @@ class Board:
         self._traces[key] = (name, path)
         while len(self._traces) > _MOST_TRACES:
             self._traces.popitem(last=False)[1][1].unlink(missing_ok=True)
+            load_trace.cache_clear()
         return JSONResponse({"key": key, "name": name, "mbps": trace.mean_mbps})
 
     async def watch(self) -> None:

@@ -3,11 +3,12 @@
 distrlcc board                                     (the runs in ./runs)
 distrlcc board runs/mine /data/others --open
 distrlcc board runs --host 0.0.0.0 --port 8700     (others reach it, with the token that is printed)
+distrlcc board s3://bucket/runs                    (the copies at a --storage)
 
 The page reads files alone: it never speaks to a training, and changes nothing.
 
 Flags:
-    runs* RUNS {path}  folders of runs, or of one (default: runs)
+    runs* RUNS  folders of runs, or of one; or URLs of a --storage (default: runs)
     --host ADDRESS =127.0.0.1  where it listens; another than this machine's own needs a token
     --port N {0..65535} =8700  0: a free one
     --open  open it in a browser
@@ -28,38 +29,39 @@ from distrlcc.cli.output import console, emit_json
 from distrlcc.errors import ConfigError
 from distrlcc.extras import require
 
-_RUNS = Path("runs")
-
 
 def run(args: Namespace) -> int:
     """Serve the page until Ctrl-C."""
     require("starlette", "uvicorn")
+    from distrlcc.board.copies import Copies, own_folder
     from distrlcc.board.runs import Runs
     from distrlcc.board.server import Board, serve
 
-    for folder in args.runs:
+    urls = [name for name in dict.fromkeys(args.runs) if "://" in name]
+    folders = [Path(name) for name in args.runs or ["runs"] if name not in urls]
+    for folder in folders if args.runs else []:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder; expected runs, or a folder that has some")
-    board = Board(Runs(args.runs or [_RUNS]))
     # A page must not take a training's time.
     with suppress(OSError):
         os.nice(10)
-    try:
-        sock = _listening(args.host, args.port)
-        with sock:
-            host, port = args.host, sock.getsockname()[1]
-            token = "" if _is_own(host) else secrets.token_urlsafe(24)
-            shown = f"[{host}]" if ":" in host else host
-            where = f"http://{shown}:{port}/{f'?token={token}' if token else ''}"
+    with _listening(args.host, args.port) as sock, own_folder() as own:
+        places = {own / f"storage-{number}": url for number, url in enumerate(urls)}
+        for place, url in places.items():
+            Copies(url, place)
+        labels = {place: url.partition("?")[0].rstrip("/") for place, url in places.items()}
+        board = Board(Runs(folders, labels), own)
+        host, port = args.host, sock.getsockname()[1]
+        token = "" if _is_own(host) else secrets.token_urlsafe(24)
+        shown = f"[{host}]" if ":" in host else host
+        where = f"http://{shown}:{port}/{f'?token={token}' if token else ''}"
 
-            def ready() -> None:
-                print(f"board: {where}   (Ctrl-C ends it)", flush=True)
-                if args.open:
-                    webbrowser.open(where)
+        def ready() -> None:
+            print(f"board: {where}   (Ctrl-C ends it)", flush=True)
+            if args.open:
+                webbrowser.open(where)
 
-            heard = serve(board, sock, host, token, ready=ready)
-    finally:
-        board.close()
+        heard = serve(board, sock, host, token, ready=ready)
     return 128 + heard if heard else 0
 
 
