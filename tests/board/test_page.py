@@ -253,7 +253,7 @@ def test_a_busy_port_and_a_wrong_folder_are_one_line(tmp_path: Path) -> None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
             assert done.returncode == 2
             assert said in done.stderr
-            assert done.stderr.count("\n") == 1
+            assert done.stderr.count("\n") == 1 + ("://" in words[0])  # that it is asked
 
 
 # In a browser

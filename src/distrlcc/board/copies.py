@@ -29,16 +29,24 @@ _LEAST_AGE_S = 60.0
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Make a folder that lasts as long as this process, and remove those of dead ones."""
-    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    """Make a folder that lasts as long as this process, and remove those of dead ones.
+
+    Raises:
+        OutputError: There is no room for one.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix=PREFIX)
+    except OSError as error:
+        raise OutputError(f"no temporary folder ({error.strerror}); set TMPDIR to one") from None
+    for old in Path(made.name).parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # it is another's, or in use
             status = old.lstat()
             age = time.time() - status.st_mtime  # noqa: TID251 - of a file
             if status.st_uid == os.getuid() and age > _LEAST_AGE_S:
                 with _locked(old):
                     shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as made, _locked(Path(made)):
-        yield Path(made)
+    with made, _locked(Path(made.name)):
+        yield Path(made.name)
 
 
 @contextmanager

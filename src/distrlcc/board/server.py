@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from functools import partial
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +36,6 @@ from distrlcc.board.playground import (
     AXES,
     MEASURES,
     MOST_SENDERS,
-    Answer,
     Question,
     answer,
     map_of,
@@ -61,7 +60,7 @@ T = TypeVar("T")
 
 MOST_UPLOAD = 4_000_000
 """Bytes of a trace that is dropped on the page."""
-_MOST_TRACES, _MOST_ANSWERS, _MOST_MAPS = 8, 64, 16
+_MOST_TRACES, _MOST_ANSWERS, _MOST_MAPS, _MOST_POLICIES = 8, 64, 16, 32
 _TICK_S = 0.5
 """How often runs are looked at."""
 _MOST_QUERY = 4096
@@ -134,26 +133,6 @@ class Guard:
         return ""
 
 
-class Cache(OrderedDict[Any, Any]):
-    """The newest answers, of one thread at a time."""
-
-    def __init__(self, most: int) -> None:
-        """Keep ``most`` answers."""
-        super().__init__()
-        self._most, self._lock = most, threading.Lock()
-
-    def answer(self, key: Any, make: Callable[[], T]) -> T:
-        """Return what was made for a key, or make it; one after the other."""
-        with self._lock:
-            if key not in self:
-                self[key] = make()
-                while len(self) > self._most:
-                    self.popitem(last=False)
-            self.move_to_end(key)
-            found: T = self[key]
-            return found
-
-
 class Board:
     """What the page asks for."""
 
@@ -161,11 +140,10 @@ class Board:
         """Show runs; traces that are dropped on the page are kept in a folder."""
         self.runs, self._folder = runs, folder
         self._traces: OrderedDict[str, tuple[str, Path]] = OrderedDict()
-        self._answers, self._maps, self._policies = (
-            Cache(_MOST_ANSWERS),
-            Cache(_MOST_MAPS),
-            Cache(1),
-        )
+        # Policies by path and date, and what is asked of them; each endpoint has one caller.
+        self._loaded = lru_cache(_MOST_POLICIES)(lambda path, stamp: contender_from_file(path))
+        self._answer, self._map = lru_cache(_MOST_ANSWERS)(answer), lru_cache(_MOST_MAPS)(map_of)
+        self._gallery = lru_cache(1)(lambda found: gallery({key: path for key, path, _ in found}))
         self._news = 0
         self.ending: Callable[[], bool] = lambda: False
         """Says whether the server ends, so that no page keeps it."""
@@ -180,14 +158,18 @@ class Board:
         Raises:
             ConfigError: There is none; plug-ins and files are not reached from here.
         """
-        if name.startswith("run:"):
-            key = name.removeprefix("run:")
-            return replace(contender_from_file(str(self.runs[key].path)), name=key)
-        if name in shipped_policies():
-            return contender_from_file(str(shipped_policies()[name]))
-        if name not in self._schemes():
-            raise unknown_name("policy or scheme", name, (*shipped_policies(), *self._schemes()))
-        return contender_from_scheme(name)
+        key = name.removeprefix("run:")
+        if key == name and name not in shipped_policies():
+            known = self._schemes()
+            if name not in known:
+                raise unknown_name("policy or scheme", name, (*shipped_policies(), *known))
+            return contender_from_scheme(name)
+        path = shipped_policies()[name] if key == name else self.runs[key].path
+        stamp = 0  # what is missing is refused as it is loaded
+        with suppress(OSError):
+            stamp = (path if key == name else path / _POLICY).stat().st_mtime_ns
+        found: Contender = self._loaded(str(path), stamp)
+        return found if key == name else replace(found, name=key)
 
     def _schemes(self) -> list[str]:
         return [name for name in SCHEMES if name not in ("agent", "fixed")]
@@ -261,13 +243,8 @@ class Board:
         if not 1 <= len(names) <= MOST_SENDERS:
             raise ConfigError(f"{len(names)} senders; expected 1 to {MOST_SENDERS}")
         question = self._question(texts)
-        found: list[Answer] = []
         names = list(dict.fromkeys(names))
-        for name, sender in zip(names, distinct(map(self.sender, names)), strict=True):
-            stamp = sender.path.stat().st_mtime_ns if sender.path else 0
-            key = (name, stamp, question)
-            one = self._answers.answer(key, partial(answer, sender, question))
-            found.append(replace(one, contender=sender))
+        found = [self._answer(one, question) for one in distinct(map(self.sender, names))]
         words = [
             str(self.runs[name[4:]].path) if name.startswith("run:") else name for name in names
         ]
@@ -279,17 +256,13 @@ class Board:
         x, y, of = texts.pop("x", "rate"), texts.pop("y", "rtt"), texts.pop("measure", "power")
         own, other = texts.pop("own", "one"), texts.pop("other", "cubic")
         question = self._question(texts)
-        senders = self.sender(own), self.sender(other)
-        stamps = tuple(s.path.stat().st_mtime_ns if s.path else 0 for s in senders)
-        key = (question, x, y, of, own, other, stamps)
-        return self._maps.answer(key, lambda: map_of(question, x, y, of, *senders))
+        return self._map(question, x, y, of, self.sender(own), self.sender(other))
 
     def policies(self, query: Mapping[str, str]) -> Any:
         """Return the gallery."""
-        trained = {key: run.path / _POLICY for key, run in list(self.runs.runs.items())}
-        here = {key: path for key, path in trained.items() if path.exists()}
-        key = tuple((name, path.stat().st_mtime_ns) for name, path in here.items())
-        return self._policies.answer(key, lambda: gallery(here))
+        paths = {key: run.path / _POLICY for key, run in list(self.runs.runs.items())}
+        here = [(key, path) for key, path in paths.items() if path.exists()]
+        return self._gallery(tuple((key, path, path.stat().st_mtime_ns) for key, path in here))
 
     async def upload(self, request: Request) -> Response:
         """Take a trace: a file of times in ms, of `MOST_UPLOAD` bytes at most."""
@@ -400,32 +373,25 @@ def application(board: Board, hosts: frozenset[str], token: str = "") -> ASGIApp
 
 def names_of(host: str, port: int) -> frozenset[str]:
     """Return what a browser may call a server that listens at an address."""
-    names = {host}
-    address = ipaddress.ip_address(host) if _is_address(host) else None
-    if address is not None and address.is_unspecified:
-        names |= {socket.gethostname(), socket.getfqdn(), *_own_addresses()}
-    if host == "localhost" or (
-        address is not None and (address.is_loopback or address.is_unspecified)
-    ):
+    names, for_all = {host}, False
+    with suppress(ValueError):
+        for_all = ipaddress.ip_address(host).is_unspecified
+    if for_all:
+        names |= {socket.gethostname(), socket.getfqdn()}
+        with suppress(OSError):
+            found = socket.getaddrinfo(socket.gethostname(), None)
+            names |= {str(each[4][0]) for each in found}
+    if for_all or is_own(host):
         names |= {"localhost", "127.0.0.1", "::1"}
     shown = {f"[{name}]" if ":" in name else name for name in names}
     return frozenset(f"{name}:{port}" for name in shown) | (shown if port == 80 else set())
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _own_addresses() -> set[str]:
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None)
-    except OSError:
-        return set()
-    return {str(each[4][0]) for each in found}
+def is_own(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def serve(

@@ -16,7 +16,6 @@ Flags:
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import socket
@@ -25,7 +24,7 @@ from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
-from distrlcc.cli.output import console, emit_json
+from distrlcc.cli.output import console, emit_json, note
 from distrlcc.errors import ConfigError
 from distrlcc.extras import require
 
@@ -35,7 +34,7 @@ def run(args: Namespace) -> int:
     require("starlette", "uvicorn")
     from distrlcc.board.copies import Copies, own_folder
     from distrlcc.board.runs import Runs
-    from distrlcc.board.server import Board, serve
+    from distrlcc.board.server import Board, is_own, serve
 
     urls = [name for name in dict.fromkeys(args.runs) if "://" in name]
     folders = [Path(name) for name in args.runs or ["runs"] if name not in urls]
@@ -48,11 +47,12 @@ def run(args: Namespace) -> int:
     with _listening(args.host, args.port) as sock, own_folder() as own:
         places = {own / f"storage-{number}": url for number, url in enumerate(urls)}
         for place, url in places.items():
+            note(f"fetching what is shown from {url.partition('?')[0]} ...")
             Copies(url, place)
         labels = {place: url.partition("?")[0].rstrip("/") for place, url in places.items()}
         board = Board(Runs(folders, labels), own)
         host, port = args.host, sock.getsockname()[1]
-        token = "" if _is_own(host) else secrets.token_urlsafe(24)
+        token = "" if is_own(host) else secrets.token_urlsafe(24)
         shown = f"[{host}]" if ":" in host else host
         where = f"http://{shown}:{port}/{f'?token={token}' if token else ''}"
 
@@ -85,14 +85,6 @@ def _listening(host: str, port: int) -> socket.socket:
             "a free one), or another --host"
         ) from None
     return sock
-
-
-def _is_own(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def run_try(args: Namespace) -> int:
