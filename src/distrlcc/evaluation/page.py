@@ -91,11 +91,16 @@ class Table:
 
 
 def plain_table(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], left: int = 1
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], words: str = ""
 ) -> Table:
-    """Return a table of texts, each row's name first; ``left`` columns are aligned so."""
-    columns = [Column(head, left=place < left) for place, head in enumerate(heads)]
-    cells = ([Cell(x) if isinstance(x, str) else x for x in row] for row in rows)
+    """Return a table of texts, each row's name first; heads named in ``words`` are of sentences."""
+    sentences = [head in words.split("|") for head in heads]
+    columns = [Column(head, left=left) for head, left in zip(heads, sentences, strict=True)]
+    how = ["left wrap" * left for left in sentences]
+    cells = (
+        [Cell(x, how=h) if isinstance(x, str) else x for x, h in zip(row, how, strict=True)]
+        for row in rows
+    )
     return Table(title, columns, [Row(name.text, rest) for name, *rest in cells])
 
 

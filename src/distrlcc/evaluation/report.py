@@ -450,7 +450,7 @@ def comparison_page(
             cells += [emulated, simulated, Cell(difference, how=how, value=value)]
         lines.append(cells)
     heads = ("link", "sender", "Mbit/s", "simulated", "apart", "p95 RTT, ms", "simulated", "apart")
-    table = plain_table("Both worlds", heads, lines, 2)
+    table = plain_table("Both worlds", heads, lines, "sender")
     void = ["void" * (row.failed == row.runs) for row in rows]
     struck = [replace(line, how=how) for line, how in zip(table.rows, void, strict=True)]
     table = replace(table, rows=struck)
@@ -469,7 +469,7 @@ def comparison_page(
             )
             for one in parallel
         ]
-        together = plain_table("Several flows", ("flows", "sender", *worlds), flows, 2)
+        together = plain_table("Several flows", ("flows", "sender", *worlds), flows, "sender")
         said = (
             "All flows of one sender together, on a link of 96 Mbit/s, 10 ms one way and a queue "
             "of 300 packets; lost are the packets that the kernel sent again, simulated those that "
@@ -604,18 +604,18 @@ def stress_page(figures: Mapping[str, Any], says: Mapping[str, str], *, command:
         interval = "-" if held is None else f"{low:.1%} to {high:.1%}"
         holds = Cell("-" if held is None else f"{held:.1%}", how=how, value=held)
         bound = "" if bar is None else f"{bar:.0%}"
-        rows.append((key, says_it, str(share["judged"]), holds, interval, bound))
-    heads = ("property", "what must hold", "links", "holds", "95% interval", "bar")
-    shares = plain_table("Properties", heads, rows, 2)
+        rows.append((key, holds, interval, bound, str(share["judged"]), says_it))
+    heads = ("property", "holds", "95% interval", "bar", "links", "what must hold")
+    shares = plain_table("Properties", heads, rows, "what must hold")
     worst = [
         (
             name,
-            ", ".join(f"{key} {value}" for key, value in one["link"].items()),
             Cell(f"{one['score']:.2f}", value=one["score"]),
+            ", ".join(f"{key} {value}" for key, value in one["link"].items()),
         )
         for name, one in figures["worst"].items()
     ]
-    links = plain_table("Links on which it fails", ("name", "link", "score"), worst, 2)
+    links = plain_table("Links on which it fails", ("name", "score", "link"), worst, "link")
     judged = [(s["share"], key) for key, s in figures["shares"].items() if s["judged"]]
     name = shown(figures["policy"])
     answer = (
