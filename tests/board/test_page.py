@@ -183,6 +183,8 @@ def test_long_answers_keep_no_other_waiting() -> None:
             await asyncio.sleep(0.1)
             answer = await asyncio.wait_for(short(request), 20)
             assert (answer.body, any(each.done() for each in waiting)) == (b'"here"', False)
+            waiting[0].cancel()  # as the server does when it ends
+            assert (await asyncio.wait_for(waiting[0], 20)).status_code == 503
         finally:
             over.set()
             await asyncio.gather(*waiting)

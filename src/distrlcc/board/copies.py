@@ -69,7 +69,7 @@ class Copies:
         self._seen: dict[str, tuple[int, Owner | None]] = {}
         folder.mkdir()
         self._fetch()
-        if not self._seen:
+        if not any(number for number, _ in self._seen.values()):
             raise OutputError(f"{url.partition('?')[0]}: holds no run; expected a --storage of one")
         threading.Thread(target=self._follow, name="copies", daemon=True).start()
 
@@ -99,5 +99,6 @@ class Copies:
             if before is not None and owner not in (None, before):
                 with suppress(OSError):
                     os.utime(place / "metrics.jsonl")
-            if number:
-                self._seen[name] = number, owner
+            if not number and name not in self._seen:
+                say(f"{storage} has no whole checkpoint yet, so that it is not shown")
+            self._seen[name] = number, owner

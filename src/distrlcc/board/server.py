@@ -338,8 +338,11 @@ def _reads(
             except OSError as error:
                 return JSONResponse({"error": error.strerror or "it cannot be read"}, 400)
 
-        async with turn:
-            return await asyncio.to_thread(run)
+        try:
+            async with turn:
+                return await asyncio.to_thread(run)
+        except asyncio.CancelledError:  # the server has waited for long enough
+            return JSONResponse({"error": "the board ends"}, 503)
 
     return endpoint
 

@@ -145,8 +145,13 @@ def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> 
 
     tiles = [
         Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main"),
-        Tile(f"{sent.mean_rtt_ms:.1f}", "mean RTT", "ms"),
-        Tile(f"{sent.p95_rtt_ms:.1f}", "95% of the RTTs are less", "ms"),
+        *(
+            Tile(f"{rtt:.1f}" if rtt == rtt else "-", text, "ms")
+            for rtt, text in (
+                (sent.mean_rtt_ms, "mean RTT"),
+                (sent.p95_rtt_ms, "95% of the RTTs are less"),
+            )
+        ),
         Tile(f"{sent.loss:.2%}", f"of {sent.packets} packets lost"),
     ]
     says = _summary(name, sent) + "."
