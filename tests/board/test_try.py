@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from distrlcc.board.playground import AXES, CELLS, Question, map_of
-from distrlcc.board.runs import Runs
+from distrlcc.board.runs import Run, Runs
 from distrlcc.cli.main import find, main
 from distrlcc.cli.reproduce import _page
 from distrlcc.cli.send import _drawn
@@ -153,6 +153,34 @@ def test_files_of_strangers_do_not_end_the_board(tmp_path: Path) -> None:
     runs = Runs([tmp_path])
     assert runs.refresh() == ["a", "b"]
     assert [runs[key].state for key in "ab"] == ["unreadable", "running"]
+
+
+def test_curves_and_events_follow_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrlcc.board.runs.MOST_ROWS", 100)
+    run = Run("a", tmp_path)
+
+    def write(*rows: dict[str, object]) -> None:
+        with (tmp_path / "metrics.jsonl").open("a") as lines:
+            lines.writelines(f"{json.dumps(row)}\n" for row in rows)
+        run.refresh()
+
+    write({"update": 1, "steps": 10, "seconds": 1.0, "x": 0.5})
+    assert run.curve("x") == {"update": (1,), "steps": (10,), "seconds": (1,), "value": (0.5,)}
+    write({"update": 2, "x": 0.6}, {"update": 2, "steps": 20})  # a row in two lines
+    write({"update": 3, "steps": 30, "events": ["joined: a"]}, {"update": 4, "x": 0.8})
+    assert run.curve("x")["update"] == (1, 2, 4)
+    assert run.curve("x")["steps"] == (10, 20, None)
+    assert [event["update"] for event in run.events()] == [3]
+    for key in "bcdefghij":  # more than are kept
+        run.curve(key)
+    # What is thinned out goes from curves, too; the newest and what happened stay.
+    write(*({"update": n, "steps": 10 * n, "x": 1.0} for n in range(5, 300)))
+    assert len(run.rows) < 200
+    assert set(run.curve("x")["update"]) <= set(run.rows)
+    assert (run.curve("x")["update"][-1], run.last["steps"]) == (299, 2990)
+    assert [event["update"] for event in run.events()] == [3]
 
 
 def test_folders_of_one_name_keep_their_runs_apart(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +28,8 @@ MOST_ROWS = 20_000
 """Of a run in memory."""
 MOST_POINTS = 600
 """Of a curve."""
+_MOST_KEYS = 8
+"""Metrics of a run whose points are kept."""
 _DEPTH = 3
 """Folders below one that is given in which runs are looked for."""
 QUIET_S = 30.0
@@ -65,7 +67,9 @@ class Run:
         self.seconds = 0.0
         """The newest time that a line has, s since the run began."""
         self._best: dict[str, float] = {}
-        self._alarms: set[int] = set()
+        self._alarms, self._eventful, self._newest = set[int](), set[int](), 0
+        self._points: dict[str, dict[int, tuple[float | None, float | None, float]]] = {}
+        """Steps, seconds and value by update, of the metrics that were asked for last."""
         self._settings: dict[str, Any] = {}
         self._metrics, self._workers = (Follower(path / name) for name in _FILES)
         self._file = 0
@@ -80,8 +84,9 @@ class Run:
             status = (self.path / _FILES[0]).stat()
             self._wrote = max(self._wrote, status.st_mtime)
             if status.st_ino != self._file:  # a resume puts another file there
-                self._file, self.rows, self._best, self._alarms = status.st_ino, {}, {}, set()
-                self._settings = {}
+                self._file, self.rows, self._best, self._settings = status.st_ino, {}, {}, {}
+                self._alarms, self._eventful, self._newest = set(), set(), 0
+                self._points.clear()
                 self._metrics = Follower(self.path / _FILES[0])
         with suppress(OSError):
             self._wrote = max(self._wrote, (self.path / _FILES[1]).stat().st_mtime)
@@ -118,8 +123,13 @@ class Run:
 
     def _take(self, update: int, row: dict[str, Any]) -> None:
         """Keep a row; of very many every other older one goes, so that memory stays flat."""
-        self.rows.setdefault(update, {}).update(row)
+        whole = self.rows.setdefault(update, {})
+        whole.update(row)
+        self._newest = max(self._newest, update)
         self._alarms |= {update} if row.get("alarm") else set()
+        self._eventful |= {update} if row.get("alarm") or row.get("events") else set()
+        for key in self._points.keys() & whole.keys():
+            self._point(key, update)
         for key in (key for key in row if key.startswith(_SCORE)):
             best = _number(row[key])
             if best is not None:
@@ -128,6 +138,13 @@ class Run:
             for old in sorted(self.rows)[: MOST_ROWS // 2 : 2]:
                 if not any(key.startswith((_SCORE, "alarm", "events")) for key in self.rows[old]):
                     del self.rows[old]
+            self._points.clear()
+
+    def _point(self, key: str, update: int) -> None:
+        row = self.rows[update]
+        if (value := _number(row.get(key))) is not None:
+            steps, seconds = (_number(row.get(name)) for name in ("steps", "seconds"))
+            self._points[key][update] = steps, seconds, value
 
     @property
     def config(self) -> str:
@@ -147,17 +164,16 @@ class Run:
     @property
     def last(self) -> dict[str, Any]:
         """The newest update's row."""
-        return self.rows[max(self.rows)] if self.rows else {}
+        return self.rows.get(self._newest, {})
 
     @property
     def state(self) -> str:
         """``running``, ``finished``, ``stopped``, ``unreadable``; ``begun`` before an update."""
         if self._unreadable:
             return "unreadable"
-        steps = [
-            row["seconds"] for row in list(self.rows.values())[-9:] if _number(row.get("seconds"))
-        ]
-        pace = median([b - a for a, b in pairwise(steps)] or [0.0])
+        newest = islice(reversed(self.rows.values()), 9)
+        steps = [row["seconds"] for row in newest if _number(row.get("seconds"))]
+        pace = median([a - b for a, b in pairwise(steps)] or [0.0])
         if self._done():
             return "finished"
         if self._wrote and _now() - self._wrote < max(self._quiet_s, 4 * pace):
@@ -194,7 +210,7 @@ class Run:
             "speed": _number(last.get("steps_per_second")),
             "score": key,
             "best": self._best.get(key),
-            "updates": max(self.rows, default=0),
+            "updates": self._newest,
             "workers": len(self.present) if self.state == "running" else 0,
             "alarms": len(self._alarms),
             "version": self.version,
@@ -228,7 +244,8 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         """Return what happened, in order: alarms, who joined and left, restorations."""
         found = []
-        for update, row in sorted(self.rows.items()):
+        for update in sorted(self._eventful):
+            row = self.rows[update]
             texts = [("alarm", str(row["alarm"]))] if row.get("alarm") else []
             for text in row.get("events") or ():
                 kind = "left" if _LEFT.search(str(text)) else "note"
@@ -256,7 +273,7 @@ class Run:
         """Return the names of numbers that it has measured."""
         seen = {
             k
-            for row in list(self.rows.values())[-50:]
+            for row in islice(reversed(self.rows.values()), 50)
             for k, v in row.items()
             if _number(v) is not None
         }
@@ -265,14 +282,17 @@ class Run:
 
     def curve(self, key: str) -> dict[str, Any]:
         """Return a metric over updates, steps and seconds, thinned to `MOST_POINTS`."""
-        points = [
-            (u, _number(row.get("steps")), _number(row.get("seconds")), value)
-            for u, row in sorted(self.rows.items())
-            if (value := _number(row.get(key))) is not None
-        ]
-        # Scores come in rows of their own update, whose steps may stand in the one before.
-        stride = max(1, math.ceil(len(points) / MOST_POINTS))
-        points = points[::stride] + (points[-1:] if (len(points) - 1) % stride else [])
+        if key not in self._points:
+            while len(self._points) >= _MOST_KEYS:
+                del self._points[next(iter(self._points))]
+            self._points[key] = {}
+            for update in self.rows:
+                self._point(key, update)
+        found = self._points[key]
+        updates = sorted(found)
+        stride = max(1, math.ceil(len(updates) / MOST_POINTS))
+        drawn = updates[::stride] + (updates[-1:] if (len(updates) - 1) % stride else [])
+        points = [(update, *found[update]) for update in drawn]
         columns = list(zip(*points, strict=True)) or [(), (), (), ()]
         return dict(zip(("update", "steps", "seconds", "value"), columns, strict=True))
 
