@@ -70,8 +70,7 @@ class DatasetError(DistrlccError):
 class OutputError(DistrlccError):
     """A place that cannot be written."""
 
-    passing = False
-    """Whether another try may succeed, as where a network's file system did not answer."""
+    passing = False  # whether another try may succeed, as where a network's file system was silent
 
 
 class LinkError(DistrlccError):
@@ -101,8 +100,7 @@ class NoGroupError(GroupError):
         super().__init__(message, exit_code=DistrlccError.exit_code)
 
 
-LEFT_OUT = 4
-"""Exit code of a `GroupError` in a process that the others do without from now on."""
+LEFT_OUT = 4  # exit code of a `GroupError` in a process that the others do without from now on
 
 
 class WireError(DistrlccError):

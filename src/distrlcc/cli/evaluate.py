@@ -89,10 +89,8 @@ from distrlcc.sim.suites import load_suite, trace_suite
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
-_EMULATED_LINKS = 4
-"""Links of a suite by default where packets are real: each takes its own time."""
-_MOST_LINES = 5
-"""Runs that do not count, of one contender, that have a line while they are measured."""
+_EMULATED_LINKS = 4  # links of a suite by default where packets are real: each takes its own time
+_MOST_LINES = 5  # runs of a contender that do not count and have a line while they are measured
 _OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
 """What is said of the links of traces, and what it is of a link."""
 

@@ -21,8 +21,7 @@ from distrlcc.processes import die_with_parent
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OVER = "\0"
-_pipe: int | None = None
-"""Where this process, if it is such a child, says what it runs, and that it comes to its end."""
+_pipe: int | None = None  # where such a child says what it runs, and that it comes to its end
 
 
 def on_plugin(reference: str) -> None:

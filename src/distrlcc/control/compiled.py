@@ -23,8 +23,7 @@ import numba
 from numba.core.caching import UserProvidedCacheLocator
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_UNUSED_S = 30 * 86400.0
-"""Age of a folder that is removed, s since a process began with it."""
+_UNUSED_S = 30 * 86400.0  # age of a folder that is removed, s since a process began with it
 
 
 def _source_hash() -> str:

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-HERE = "here"
-"""Machine of a finding about this one."""
+HERE = "here"  # machine of a finding about this one
 
 
 class Verdict(StrEnum):

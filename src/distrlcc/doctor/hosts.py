@@ -26,8 +26,7 @@ from distrlcc.parallel.hosts import ssh
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.runs.identity import identity
 
-_MARK = b"distrlcc doctor: "
-"""Begins an answer: a shell may say other things."""
+_MARK = b"distrlcc doctor: "  # begins an answer: a shell may say other things
 
 
 @dataclass(frozen=True)

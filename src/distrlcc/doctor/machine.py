@@ -26,8 +26,7 @@ from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import NOT_INSTALLED, differences, package_versions
 from distrlcc.storage import Storage
 
-MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
-"""Less is warned of; a small run with Ray beside it takes 1.5 GB of memory."""
+MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5  # less warns; a small run with Ray takes 1.5 GB
 _CONTROLS = ("reno", "cubic", "bbr")
 
 

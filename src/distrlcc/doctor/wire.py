@@ -22,20 +22,16 @@ _PINGS = 20
 _CHUNK = bytes(1 << 16)
 _NUMBER = struct.Struct("!d")
 _PING, _STREAMS = b"P", b"S"
-_ALL = 8
-"""Up to so many machines every pair is measured; beyond, each with the head and its next two."""
+_ALL = 8  # up to so many machines every pair; beyond, each with the head and its next two
 
 
 @dataclass(frozen=True)
 class Wire:
     """What was measured between here and there."""
 
-    round_trip_ms: float
-    """Shortest of up to twenty."""
-    offset_ms: float
-    """Their clock minus ours, from the shortest round trip, as NTP does."""
-    up_mbit: float
-    """From here to there."""
+    round_trip_ms: float  # shortest of up to twenty
+    offset_ms: float  # their clock minus ours, from the shortest round trip, as NTP does
+    up_mbit: float  # from here to there
     down_mbit: float
 
     def __str__(self) -> str:

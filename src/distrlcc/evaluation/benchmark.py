@@ -23,8 +23,7 @@ BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
 """Of several: keys of `distrlcc.evaluation.scores.FAIRNESS_METRICS`."""
 RECOVERY = ("recovery_rtts", "recovered")
 """After changes: keys of `distrlcc.evaluation.scores.RECOVERY_METRICS`."""
-PREFER = ", prefer "
-"""Between a suite and a preference in the labels of rows of results."""
+PREFER = ", prefer "  # between a suite and a preference in the labels of rows of results
 RIVALS = ("cubic", "bbr", "vegas", "copa")
 
 
@@ -32,19 +31,13 @@ RIVALS = ("cubic", "bbr", "vegas", "copa")
 class Benchmark:
     """Links on which contenders are scored."""
 
-    suite: str
-    """A suite's name, or a link's; its split ``test``."""
-    peers: tuple[str, ...] = (*RIVALS, "oracle")
-    """Schemes that are scored beside it."""
-    links: int | None = None
-    """At most so many of its links."""
+    suite: str  # a suite's name, or a link's; its split `test`
+    peers: tuple[str, ...] = (*RIVALS, "oracle")  # schemes that are scored beside it
+    links: int | None = None  # at most so many of its links
     metrics: tuple[str, ...] = ALONE
-    prefer: float | None = None
-    """What a policy is told to prefer; None: its default."""
-    name: str = ""
-    """What rows of results call the links; empty: as the suite."""
-    is_trace: bool = False
-    """Whether the suite is a trace: its link has 20 ms one way and a queue of 100 packets."""
+    prefer: float | None = None  # what a policy is told to prefer; None: its default
+    name: str = ""  # what rows of results call the links; empty: as the suite
+    is_trace: bool = False  # a trace: its link has 20 ms one way and a queue of 100 packets
 
     @property
     def label(self) -> str:

@@ -16,8 +16,7 @@ from distrlcc.types import FloatArray
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
-_CHUNK = 4_000_000
-"""Elements of one block of resampled means; bounds the memory to some 32 MB."""
+_CHUNK = 4_000_000  # elements of one block of resampled means; bounds the memory to some 32 MB
 
 
 def mean_intervals(values: FloatArray) -> FloatArray:

@@ -31,10 +31,8 @@ from distrlcc.seeding import stream_key
 from distrlcc.sim.suites import BEST_CWND
 from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
-KERNEL = "kernel-"
-"""Before the names of the kernel's own congestion controls."""
-PROGRAM = "cmd:"
-"""Before the command of someone else's program."""
+KERNEL = "kernel-"  # before the names of the kernel's own congestion controls
+PROGRAM = "cmd:"  # before the command of someone else's program
 
 
 @dataclass(frozen=True)
@@ -42,20 +40,13 @@ class Contender:
     """A congestion control that is measured."""
 
     name: str
-    policy: NumpyPolicy | None = None
-    """None for a scheme, or the kernel's TCP, that is named ``name``."""
-    preference: float | None = None
-    """From 0 (throughput) to 1 (delay), for a policy that has this as its last input."""
-    path: Path | None = None
-    """The policy's file, which a sender of real packets reads."""
-    control: KernelControl | None = None
-    """As what the kernel's TCP has the policy; None: it is not there."""
-    always: bool = False
-    """Whether a policy sends on paths, too, that are outside of what policies hold."""
-    reference: str = ""
-    """To a user's scheme; empty: it is another's."""
-    program: tuple[str, str] = ("", "")
-    """Shell commands of someone else's sender and receiver; empty: it is none, and ours."""
+    policy: NumpyPolicy | None = None  # none for a scheme, or the kernel's TCP, named `name`
+    preference: float | None = None  # of a policy that is told one: 0 (throughput) to 1 (delay)
+    path: Path | None = None  # the policy's file, which a sender of real packets reads
+    control: KernelControl | None = None  # as what the kernel's TCP has it; None: it is not there
+    always: bool = False  # a policy sends also on paths outside of what policies hold
+    reference: str = ""  # to a user's scheme; empty: it is another's
+    program: tuple[str, str] = ("", "")  # shell commands of another's sender and receiver
 
     @property
     def learned(self) -> bool:

@@ -49,20 +49,15 @@ from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.types import NANOSECONDS
 
-FIRST_PORT = 24_730
-"""Port of the first flow's receiver, which nothing uses by default; the others' follow it."""
-RETRIES = 2
-"""How often a run that does not count is run again."""
-LEAST_PACKETS = 10
-"""A run that delivers fewer after its first second does not count."""
+FIRST_PORT = 24_730  # of the first flow's receiver, unused by default; the others' follow it
+RETRIES = 2  # how often a run that does not count is run again
+LEAST_PACKETS = 10  # a run that delivers fewer after its first second does not count
 _BUSY_SHARE, _BUSY_TICKS, _BUSY_STEP_NS = 0.05, 50, 10_000_000
 """Share of late timers, and of CPU time taken by other guests, that makes a host busy."""
-_SILENCE = "30"
-"""How long a sender sends on into an outage of the link, s."""
+_SILENCE = "30"  # how long a sender sends on into an outage of the link, s
 _MOST_PATIENCE_SECONDS = 3600
 _AT_ONCE_S = 1e-6
-_GRAIN_S = 1e-3
-"""The emulator knows whole milliseconds."""
+_GRAIN_S = 1e-3  # the emulator knows whole milliseconds
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
 _TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
 _PROGRAM = (sys.executable, "-m", "distrlcc.net.program")
@@ -73,17 +68,13 @@ _TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
 class RealFlow:
     """One flow on an emulated link, as commands that send real packets and receive them."""
 
-    number: int
-    """Among the scenario's, from 1."""
+    number: int  # among the scenario's, from 1
     contender: Contender
     start_s: float
-    seconds: float
-    """How long it sends."""
+    seconds: float  # how long it sends
     seed: int
-    cwnd: float | None = None
-    """Window of the scheme ``fixed``, packets."""
-    count: int = 1
-    """How many connections at once; more than one only of the kernel's TCP."""
+    cwnd: float | None = None  # window of the scheme `fixed`, packets
+    count: int = 1  # how many connections at once; more than one only of the kernel's TCP
 
     @property
     def name(self) -> str:
@@ -190,11 +181,9 @@ def _check(flow: Flow, contender: Contender) -> None:
 class RealRun:
     """What a run of real packets gave; all except the lateness is of the first flow."""
 
-    figures: dict[str, float]
-    """By metric: by the link's log, and as its sender reports, from the first second's end on."""
+    figures: dict[str, float]  # by metric, from the first second's end on: link's log and sender
     series: Series
-    late_share: float
-    """Share of the steps that were more than 1 ms late, of the worst flow; 0 for the kernel's."""
+    late_share: float  # of the worst flow's steps, those over 1 ms late; 0 for the kernel's
 
 
 def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:

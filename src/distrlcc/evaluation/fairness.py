@@ -36,8 +36,7 @@ WINDOW_S = 1.0
 SETTLE_S = 3.0
 TOLERANCE = 0.25
 HOLD_RTTS = 20.0
-LEAST_S = 2.0
-"""Scenarios are not shorter: the warm-up, and one window."""
+LEAST_S = 2.0  # scenarios are not shorter: the warm-up, and one window
 _WIDTH = round(WINDOW_S / BUCKET_S)
 
 _FLOW = (col.STEP_ACKED, col.QUEUEING_SUM, col.SENT, col.DROPPED)
@@ -48,25 +47,16 @@ _CUMULATIVE = slice(1, 4)
 class SharedRun:
     """One link's run: F flows in B buckets of `BUCKET_S`; packets where nothing else is said."""
 
-    scenario: Scenario
-    """As it was run: with the agents as agents."""
-    acked: FloatArray
-    """Acknowledged, ``[F, B]``."""
-    queueing_s: FloatArray
-    """Time that these waited in the queue, s, summed, ``[F, B]``."""
+    scenario: Scenario  # as it was run: with the agents as agents
+    acked: FloatArray  # acknowledged, [F, B]
+    queueing_s: FloatArray  # time that these waited in the queue, s, summed, [F, B]
     sent: FloatArray
-    dropped: FloatArray
-    """By the queue, ``[F, B]``."""
-    capacity: FloatArray
-    """What the link could carry, ``[B]``."""
-    used: FloatArray
-    """And carried, ``[B]``."""
-    base_rtt_s: FloatArray
-    """Each flow's round trip without a queue, ``[F]``, in the mean over time."""
-    stops_s: FloatArray
-    """When each flow stopped, was complete, or the scenario was over, s ``[F]``."""
-    broken: str = ""
-    """Why the run does not count, as `distrlcc.evaluation.runner.simulate` says; empty: it does."""
+    dropped: FloatArray  # by the queue, [F, B]
+    capacity: FloatArray  # what the link could carry, [B]
+    used: FloatArray  # and carried, [B]
+    base_rtt_s: FloatArray  # each flow's round trip without a queue, [F], in the mean over time
+    stops_s: FloatArray  # when each flow stopped, was complete, or the scenario was over, s [F]
+    broken: str = ""  # why the run does not count; empty: it does
 
     @property
     def agents(self) -> int:

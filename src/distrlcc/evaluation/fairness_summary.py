@@ -37,12 +37,9 @@ class SuiteFairness:
     contender: str
     learned: bool
     suite: str
-    values: FloatArray
-    """``[M, L, S]``, in the order of `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
-    runs: tuple[SharedRun, ...]
-    """Those of the first seed, one for each link."""
-    void: tuple[VoidRun, ...] = ()
-    """Runs that do not count; with any the contender has no means on this suite."""
+    values: FloatArray  # [M, L, S], in the order of `FAIRNESS_METRICS`; NaN: nothing to measure
+    runs: tuple[SharedRun, ...]  # those of the first seed, one for each link
+    void: tuple[VoidRun, ...] = ()  # runs that do not count: with any there are no means
 
     @property
     def name(self) -> str:

@@ -22,8 +22,7 @@ from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import with_scheme
 
-SAME_RATE, SAME_WINDOW = 1e-3, 1e-2
-"""Rates and windows are the same where they differ by less than this share."""
+SAME_RATE, SAME_WINDOW = 1e-3, 1e-2  # greatest relative differences of the same
 
 
 def kernel_policy(contender: Contender) -> NDArray[np.void]:

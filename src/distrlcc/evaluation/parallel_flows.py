@@ -33,10 +33,8 @@ class Together:
 
     mbps: float
     mean_rtt_ms: float
-    lost: float
-    """Share of packets that the kernel's TCP sent again, or that the simulator's queue dropped."""
-    jain: float
-    """Jain's index of the flows' throughput; NaN of a single one."""
+    lost: float  # share of packets that the kernel's TCP sent again, or the simulator dropped
+    jain: float  # Jain's index of the flows' throughput; NaN of a single one
 
     def texts(self) -> tuple[str, ...]:
         """Return the figures as shown; dashes where there are none."""
@@ -54,8 +52,7 @@ class ParallelFlows:
     sender: str
     flows: int
     emulated: Together
-    simulated: Together | None
-    """None: the simulator has no such sender."""
+    simulated: Together | None  # none: the simulator has no such sender
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures; None where there is none."""

@@ -31,8 +31,7 @@ _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
 _FLOW_BUCKETS = 300
 _LEAST_SECONDS = 0.1
 _DASHES = (0, (4, 1.5))
-_ROW_LETTERS, _ROW_INCHES = 72, 0.15
-"""What a legend's row has room for, and its height."""
+_ROW_LETTERS, _ROW_INCHES = 72, 0.15  # what a legend's row has room for, and its height
 
 
 def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:

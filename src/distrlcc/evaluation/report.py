@@ -78,14 +78,10 @@ _ON_INTERVALS = (
 class ReportInfo:
     """What was run, as the page says it."""
 
-    suite: str
-    """Name of the suite, or of the traces."""
-    command: str
-    """The command that makes this report again."""
-    versions: Mapping[str, str]
-    """Of packages."""
-    notes: tuple[str, ...] = ()
-    """Sentences under the table, such as how long each link was run."""
+    suite: str  # name of the suite, or of the traces
+    command: str  # the command that makes this report again
+    versions: Mapping[str, str]  # of packages
+    notes: tuple[str, ...] = ()  # sentences under the table, such as how long each link was run
 
 
 def write_report(

@@ -31,15 +31,11 @@ Indices = NDArray[np.int64]
 
 WARMUP_S = 1.0
 STRETCH_S = 60.0
-SCHEME_STEP_MS = 50.0
-"""Length of a step in which nothing is decided: schemes act on each acknowledgement."""
+SCHEME_STEP_MS = 50.0  # a step that decides nothing: schemes act on each acknowledgement
 BROKEN = "a user's scheme raised, or set a window or rate out of bounds, and sends no more"
-_MOST_RUNS = 1024
-"""Runs in one call; more take memory and no less time."""
-LEAST_SECONDS = 0.1
-"""How long a flow sends at least that is measured."""
-MBIT = 8e-6 * PACKET_BYTES
-"""Mbit of a packet."""
+_MOST_RUNS = 1024  # runs in one call; more take memory and no less time
+LEAST_SECONDS = 0.1  # how long a flow sends at least that is measured
+MBIT = 8e-6 * PACKET_BYTES  # Mbit of a packet
 
 
 def evaluate(

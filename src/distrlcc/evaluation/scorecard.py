@@ -52,10 +52,8 @@ class Gate:
 
     low: float = -math.inf
     high: float = math.inf
-    times: float = math.inf
-    """At most so many times what CUBIC has there, too."""
-    ahead: bool = False
-    """At least what each of `RIVALS` and of the schemes beside has there; not of `_KNOWING`."""
+    times: float = math.inf  # at most so many times what CUBIC has there, too
+    ahead: bool = False  # at least what each of `RIVALS` and of those beside has, not `_KNOWING`
 
     def bounds(self, peers: Mapping[str, float]) -> tuple[float, float]:
         """Return the least and the greatest score that pass, beside schemes with these."""
@@ -95,8 +93,7 @@ GATES: dict[tuple[str, str], Gate] = {
 }
 """By links and score. Beside others they are on the share of links: a mean of shares hides that a
 policy takes nearly all of some links and nearly nothing of others."""
-_KNOWING = ("oracle", BEST_CWND)
-"""They know the link."""
+_KNOWING = ("oracle", BEST_CWND)  # they know the link
 
 
 def on_traces(paths: Sequence[str]) -> list[Benchmark]:
@@ -120,12 +117,9 @@ class Line:
     """One score of all contenders on some links."""
 
     label: str
-    bound: str
-    """Its gate as shown; empty: none."""
-    found: tuple[MeanInterval, ...]
-    """Means with their tails."""
-    passed: tuple[bool, ...]
-    """Whether each is within the gate; True where there is none."""
+    bound: str  # its gate as shown; empty: none
+    found: tuple[MeanInterval, ...]  # means with their tails
+    passed: tuple[bool, ...]  # whether each is within the gate; True where there is none
     metric: Metric
 
     @property
@@ -156,8 +150,7 @@ class Scorecard:
     names: tuple[str, ...]
     learned: tuple[bool, ...]
     lines: tuple[Line, ...]
-    void: tuple[str, ...] = ()
-    """A sentence on each contender and suite that does not count."""
+    void: tuple[str, ...] = ()  # a sentence on each contender and suite that does not count
 
     def failed(self, name: str) -> list[str]:
         """Return the gates that a contender does not pass."""

@@ -49,25 +49,21 @@ T = TypeVar("T")
 CHUNK, GENERATION = 64, 2
 """Links that one process judges at once, and how many such chunks the search chooses at once: so
 what is judged does not depend on the number of processes."""
-PLAIN, SEARCHED = 0.4, 0.65
-"""Parts of the time after which plain draws and the search end."""
+PLAIN, SEARCHED = 0.4, 0.65  # parts of the time after which plain draws and the search end
 ROUNDS, STILL, BESIDE = 12, 0.9, 2
 """Steps of shrinking, the score up to which a simpler link still fails, and beside how many schemes
 that is judged: a link that fails beside some does not hold beside all."""
-APART = 1.5
-"""Least distance of two links that are shrunk for the same property."""
+APART = 1.5  # least distance of two links that are shrunk for the same property
 
 
 @dataclass(frozen=True)
 class Failure:
     """A link on which a property fails."""
 
-    key: str
-    """Of the property."""
+    key: str  # of the property
     point: Point
     score: float
-    found: Point
-    """The link that was shrunk to it."""
+    found: Point  # the link that was shrunk to it
 
 
 @dataclass
@@ -76,17 +72,12 @@ class Findings:
 
     properties: tuple[Property, ...]
     points: list[Point] = field(default_factory=list)
-    draws: list[FloatArray] = field(default_factory=list)
-    """The uniforms of each point."""
-    scores: list[FloatArray] = field(default_factory=list)
-    """Scores of each point, ``[P]``."""
-    plain: int = 0
-    """How many of the points, the first ones, are plain draws."""
-    failures: dict[str, Failure] = field(default_factory=dict)
-    """By name: ``use-1`` and so on."""
+    draws: list[FloatArray] = field(default_factory=list)  # the uniforms of each point
+    scores: list[FloatArray] = field(default_factory=list)  # scores of each point, [P]
+    plain: int = 0  # how many of the points, the first ones, are plain draws
+    failures: dict[str, Failure] = field(default_factory=dict)  # by name: `use-1` and so on
     interrupted: bool = False
-    failure: str = ""
-    """Why it ended before its time, if not by Ctrl-C."""
+    failure: str = ""  # why it ended before its time, if not by Ctrl-C
 
     def add(self, draws: FloatArray, points: Sequence[Point], scores: FloatArray) -> None:
         """Take links with their scores, ``[L, P]``."""
@@ -153,8 +144,7 @@ def wilson(held: int, judged: int) -> tuple[float, float]:
 
 # Many processes
 
-_judges: list[Judge] = []
-"""The process's own judge; a fork has its parent's, so that no contender need be sent."""
+_judges: list[Judge] = []  # the process's own judge: forks have their parent's, so nothing is sent
 
 
 def _begin(judge: Judge, parent: int) -> None:

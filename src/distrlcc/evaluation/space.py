@@ -27,8 +27,7 @@ RTTS, LEAST_S, MOST_S = 40.0, 10.0, 30.0
 MOST_RTTS, SHORTEST_S, MOST_PACKETS = 2000.0, 1.0, 400_000.0
 """A link lasts `RTTS` round trips and `LEAST_S` or more, but `MOST_S` at most; `MOST_RTTS` at most
 where that is above `SHORTEST_S`; and no longer than it takes to carry `MOST_PACKETS`."""
-MOST_BDP = 20_000.0
-"""Packets in a round trip, noise counted: links with more are not in the space."""
+MOST_BDP = 20_000.0  # packets in a round trip, noise counted: links with more are not in the space
 POLICED, POLICED_RTT_MS, POLICED_RTTS = 0.1, 5.0, 400.0
 """With a policer there is this part of both, the RTT is so long or longer, and the time so many
 round trips at most: a scheme that ignores losses sends ever more packets into a policer."""
@@ -47,14 +46,10 @@ class Dimension:
     """Which values a field of `Point` takes."""
 
     low: float = 0.0
-    high: float = 0.0
-    """Ends of a log-uniform distribution; zeros where there are ``choices``."""
-    choices: tuple[str, ...] = ()
-    """Names instead of numbers."""
-    share: float = 1.0
-    """Of the draws that have it; 1: all links have a value."""
-    needs: str = ""
-    """Fields, parted by spaces, without any of which it says nothing."""
+    high: float = 0.0  # ends of a log-uniform distribution; zeros where there are `choices`
+    choices: tuple[str, ...] = ()  # names instead of numbers
+    share: float = 1.0  # of the draws that have it; 1: all links have a value
+    needs: str = ""  # fields, parted by spaces, without any of which it says nothing
     whole: bool = False
 
     @property
@@ -120,11 +115,9 @@ class Point:
     A field that is called as one of `distrlcc.sim.scenario.Link`'s goes there as it is.
     """
 
-    rate_mbps: float = _in(0.05, 1e4, 20.0)
-    """Of a generated cellular trace it says nothing."""
+    rate_mbps: float = _in(0.05, 1e4, 20.0)  # of a generated cellular trace it says nothing
     rtt_ms: float = _in(0.02, 3e3, 40.0)
-    queue_bdp: float = _in(0.01, 16.0, 1.0)
-    """Size in BDP, or in times 4 packets if the BDP is less; the queue holds 1 packet or more."""
+    queue_bdp: float = _in(0.01, 16.0, 1.0)  # of the BDP, or of 4 packets if that is more
     aqm: str = _of("codel", "pie", "codel-ecn", "pie-ecn", "mark", share=0.15)
     """In place of droptail; ``mark`` is a droptail that marks from a fifth of its room on."""
     loss: float = _in(1e-4, 0.05, share=0.2)
@@ -134,22 +127,16 @@ class Point:
     ack_jitter_kind: str = _of(*JITTERS[1:], share=0.6, needs="ack_jitter_ms")
     ack_tick_ms: float = _in(0.1, 50.0, share=0.1)
     delayed_acks: str = _of("yes", share=0.15)
-    late_ms: float = _in(0.1, 50.0, share=0.1)
-    """By how much packets come late and are overtaken."""
+    late_ms: float = _in(0.1, 50.0, share=0.1)  # by how much packets come late and are overtaken
     late_share: float = _in(1e-3, 0.3, 0.05, needs="late_ms")
-    policer: float = _in(0.3, 0.9, share=0.07)
-    """Rate of a token bucket, of the link's."""
-    policer_bdp: float = _in(0.1, 8.0, 1.0, needs="policer")
-    """Its size, of its own BDP; 4 packets or more."""
-    rate_factor: float = _in(0.1, 0.8, share=0.12)
-    """The rate is multiplied by it every other `change_s`."""
+    policer: float = _in(0.3, 0.9, share=0.07)  # rate of a token bucket, of the link's
+    policer_bdp: float = _in(0.1, 8.0, 1.0, needs="policer")  # of its own BDP; 4 packets or more
+    rate_factor: float = _in(0.1, 0.8, share=0.12)  # of the rate in every other `change_s`
     delay_factor: float = _in(0.25, 4.0, share=0.1)
     change_s: float = _in(0.2, 20.0, 3.0, needs="rate_factor delay_factor")
-    silence_s: float = _in(0.05, 3.0, share=0.07)
-    """Nothing leaves for so long from the middle on."""
+    silence_s: float = _in(0.05, 3.0, share=0.07)  # nothing leaves for so long from the middle on
     trace: str = _of("cellular", "poisson", "constant", share=0.1)
-    flows: int = _in(2, 32, share=0.2, whole=True)
-    """Flows of the policy; 0 is one."""
+    flows: int = _in(2, 32, share=0.2, whole=True)  # flows of the policy; 0 is one
     rival: str = _of("cubic", "cubic", *RIVALS, share=0.3)
     """The scheme of one flow more: CUBIC most often."""
     start: float = _in(0.01, 0.2, share=0.5, needs="flows rival")

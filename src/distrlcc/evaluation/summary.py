@@ -32,14 +32,10 @@ from distrlcc.evaluation.scores import (
 from distrlcc.sim.suites import unique_names
 from distrlcc.types import FloatArray
 
-_WIDE = 130
-"""Columns of a terminal from which on an interval stands beside its mean and not below."""
-_MOST_NAMES = 10
-"""Links that a sentence names."""
-_MOST_GUARDED = 0.1
-"""Where a policy's guard held the window for a greater share of the time, a sentence says so."""
-ORACLE = "oracle"
-"""It knows the link, and is no rival."""
+_WIDE = 130  # columns of a terminal from which on an interval stands beside its mean and not below
+_MOST_NAMES = 10  # links that a sentence names
+_MOST_GUARDED = 0.1  # share of the time in the guard's hold that a sentence tells of
+ORACLE = "oracle"  # it knows the link, and is no rival
 TAILS = ("p10", "worst")
 """What stands below a mean over links: a tenth of the links are worse than the first value, and
 the worst one. With fewer than ten links they are the same, and the second stands alone."""
@@ -52,10 +48,8 @@ class MeanInterval:
     mean: float
     low: float
     high: float
-    p10: float = math.nan
-    """Tenth percentile of the links, worst first; NaN: none."""
-    worst: float = math.nan
-    """The worst link's value; NaN: none."""
+    p10: float = math.nan  # tenth percentile of the links, worst first; NaN: none
+    worst: float = math.nan  # the worst link's value; NaN: none
 
     @property
     def half_width(self) -> float:
@@ -117,14 +111,10 @@ class SchemeSummary:
 
     scheme: str
     learned: bool
-    overall: dict[str, MeanInterval]
-    """By metric; over the links that are common to all schemes."""
-    scenarios: dict[str, dict[str, MeanInterval]]
-    """By link, then by metric."""
-    failed: int
-    """Runs that do not count, which are left out of the means."""
-    idle: int = 0
-    """Runs that count in which nothing was delivered."""
+    overall: dict[str, MeanInterval]  # by metric; over the links that are common to all schemes
+    scenarios: dict[str, dict[str, MeanInterval]]  # by link, then by metric
+    failed: int  # runs that do not count, which are left out of the means
+    idle: int = 0  # runs that count in which nothing was delivered
 
     @property
     def shown(self) -> str:
@@ -137,24 +127,18 @@ class Summary:
     """All schemes' means, best power first, those without a run last."""
 
     schemes: tuple[SchemeSummary, ...]
-    links: tuple[str, ...]
-    """Names of the L links, each once."""
-    seeds: int
-    """Runs of each link."""
+    links: tuple[str, ...]  # names of the L links, each once
+    seeds: int  # runs of each link
     common: int
     """Links that the overall means are over: those on which every scheme has a run.
 
     A scheme that failed on the hard links would else be ranked by the easy ones alone. 0: none is
     common, and each scheme's means are over its own.
     """
-    left_out: dict[str, tuple[str, ...]]
-    """The other links, with the schemes whose runs there all failed."""
-    without_runs: tuple[str, ...]
-    """Schemes of which no run counts: they are not ranked, and leave no link out."""
-    metrics: tuple[Metric, ...]
-    """What was measured."""
-    void: tuple[VoidRun, ...] = ()
-    """Runs that do not count."""
+    left_out: dict[str, tuple[str, ...]]  # the other links, and the schemes with no run there
+    without_runs: tuple[str, ...]  # schemes of which no run counts: they are not ranked
+    metrics: tuple[Metric, ...]  # what was measured
+    void: tuple[VoidRun, ...] = ()  # runs that do not count
 
     @property
     def has_intervals(self) -> bool:

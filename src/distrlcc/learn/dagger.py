@@ -100,8 +100,7 @@ class Dagger(Learner):
 
     config: DaggerConfig
     _dataset: LabelledSteps | None = None
-    _added = -1
-    """Version whose data were added last."""
+    _added = -1  # version whose data were added last
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Take one rollout of every rank into the data, train on all of it and return metrics."""

@@ -35,8 +35,7 @@ from distrlcc.policy.network import dense
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits, stream_key, uniform
 
-_LEAST_OUTCOME = np.float32(0.01)
-"""A hundredth of the link, of a round trip or of the packets is as good as nothing."""
+_LEAST_OUTCOME = np.float32(0.01)  # of the link, a round trip or the packets: as good as nothing
 
 
 class Demonstrations:

@@ -30,8 +30,7 @@ from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.model import Learner
 from distrlcc.policy.spec import PolicySpec
 
-_STOP_EVERY = 16
-"""Minibatches between two looks at whether to stop."""
+_STOP_EVERY = 16  # minibatches between two looks at whether to stop
 
 
 Indices = NDArray[np.int64]
@@ -100,16 +99,12 @@ class SequenceDataset(Dataset[Batch]):
 class Epoch:
     """One pass over a data set, which is what cloning learns from in an update."""
 
-    number: int
-    """Counts from 0."""
-    training: SequenceDataset
-    """The same on every rank."""
-    parts: list[Indices]
-    """This rank's sequences of each minibatch; as many minibatches on every rank."""
+    number: int  # counts from 0
+    training: SequenceDataset  # the same on every rank
+    parts: list[Indices]  # this rank's sequences of each minibatch; as many minibatches everywhere
     validation: SequenceDataset
     validation_parts: list[Indices]
-    own_episodes: Indices
-    """The training episodes that this rank checks before the first epoch."""
+    own_episodes: Indices  # the training episodes that this rank checks before the first epoch
     stop: Callable[[int], bool] = lambda steps: False
     """Asked now and then, with the steps done, on all ranks at once; True breaks the epoch off."""
 

@@ -15,12 +15,9 @@ from torch import Tensor
 class Spread:
     """How far ranks' gradients of one minibatch are apart."""
 
-    square: float
-    """Weighted mean of the squares of their norms."""
-    ranks: float
-    """Ranks with samples."""
-    samples: float
-    """Samples of all ranks."""
+    square: float  # weighted mean of the squares of their norms
+    ranks: float  # ranks with samples
+    samples: float  # samples of all ranks
 
 
 class Reducer(Protocol):
@@ -97,9 +94,6 @@ def checked(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 class Weights:
     """A policy to act with; it crosses processes and machines."""
 
-    version: int
-    """Number of updates behind it."""
-    arrays: dict[str, NDArray[np.float32]]
-    """As ``distrlcc.policy.spec.expected_shapes`` names them; what a policy file holds."""
-    expert_acts: bool = False
-    """Whether the expert acts instead, as in DAgger's first rounds."""
+    version: int  # number of updates behind it
+    arrays: dict[str, NDArray[np.float32]]  # of a policy file: `policy.spec.expected_shapes`
+    expert_acts: bool = False  # whether the expert acts instead, as in DAgger's first rounds

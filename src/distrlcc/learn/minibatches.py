@@ -31,8 +31,7 @@ class Batch:
     columns: Tensor  # float32 [K, L, B]: whatever else a loss needs per step
     starts: Tensor  # bool [L, B]
     states: Tensor  # float32 [P, B, H]: before the first step
-    valid: Tensor | None
-    """bool [L, B], False where a sequence was padded or no agent ran; None if nowhere."""
+    valid: Tensor | None  # bool [L, B], False: padded, or no agent ran; None if nowhere
 
     @property
     def count(self) -> int:
@@ -115,22 +114,17 @@ def batch_of(rollout: Rollout, obs: Tensor, actions: Tensor, columns: Tensor) ->
     )
 
 
-_UNITS_PER_PART = 16
-"""Units in a minibatch, at least, where there are environments enough."""
+_UNITS_PER_PART = 16  # units in a minibatch, at least, where there are environments enough
 
 
 @dataclass(frozen=True, slots=True)
 class MinibatchPlan:
     """How rows are dealt to minibatches; all but ``first`` is the same on all ranks."""
 
-    parts: int
-    """Minibatches."""
-    rows: int
-    """Rows of a rank that was not cut short."""
-    blocks: int
-    """Groups that each row's environments are divided into."""
-    first: int
-    """Global index of this rank's first environment."""
+    parts: int  # minibatches
+    rows: int  # rows of a rank that was not cut short
+    blocks: int  # groups that each row's environments are divided into
+    first: int  # global index of this rank's first environment
 
     def minibatches(self, rows: int, count: int, key: np.uint64) -> Iterator[Tensor]:
         """Yield the sequences of each minibatch, int64 ``[B]``; some may be empty.

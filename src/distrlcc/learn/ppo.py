@@ -33,10 +33,8 @@ from distrlcc.types import TRUTH
 Float32 = NDArray[np.float32]
 
 _PRIVILEGED_WIDTH = 64
-_STOP_FACTOR = 1.5
-"""SB3's: an update stops at a KL of so many `PPOConfig.target_kl`."""
-_LR_FACTOR, _LR_RANGE = 1.5, (1e-5, 1e-2)
-"""rsl_rl's, of `PPOConfig.desired_kl`."""
+_STOP_FACTOR = 1.5  # SB3's: an update stops at a KL of so many `PPOConfig.target_kl`
+_LR_FACTOR, _LR_RANGE = 1.5, (1e-5, 1e-2)  # rsl_rl's, of `PPOConfig.desired_kl`
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
@@ -44,12 +42,9 @@ _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 class ExtraEntropy:
     """An addition to the weight that falls to 0 linearly."""
 
-    amount: float = 0.0
-    """Right after the recovery."""
-    until: int = 0
-    """Version of the weights from which on nothing is added."""
-    updates: int = 1
-    """Updates that it lasts."""
+    amount: float = 0.0  # right after the recovery
+    until: int = 0  # version of the weights from which on nothing is added
+    updates: int = 1  # updates that it lasts
 
     @classmethod
     def after(cls, alarm: AlarmConfig, usual: float, version: int) -> ExtraEntropy:

@@ -16,8 +16,7 @@ from distrlcc.learn.rollout import Rollout
 
 Float32 = NDArray[np.float32]
 
-_ROUNDING = 1e-4
-"""Greatest difference of a policy's own log-probabilities between its two implementations."""
+_ROUNDING = 1e-4  # between a policy's two implementations, of log-probabilities
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,10 @@ class Rollout:
     active: Bool  # [T, N], False where no agent ran: such a step is in nothing that is learned
     outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if not asked for
     truth: Float32  # [T, N, P], what the critic alone knows of the link before the step; P may be 0
-    sequence_length: int
-    """Rows between two kept recurrent states."""
-    steps: int = 0
-    """Rows that were written, 0 to T."""
-    version: int = 0
-    """Version of the weights that acted."""
-    first_index: int = 0
-    """Global index of the first environment."""
+    sequence_length: int  # rows between two kept recurrent states
+    steps: int = 0  # rows that were written, 0 to T
+    version: int = 0  # version of the weights that acted
+    first_index: int = 0  # global index of the first environment
 
     @classmethod
     def allocate(

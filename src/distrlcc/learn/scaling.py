@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from distrlcc.learn.config import LRRule
 from distrlcc.learn.learner import Reducer, Spread
 
-_DECAY = 0.995
-"""Of what was seen in earlier minibatches."""
+_DECAY = 0.995  # of what was seen in earlier minibatches
 
 
 class Scale:
@@ -63,12 +62,9 @@ class NoiseScale:
     least number of samples; beyond it more samples save few steps.
     """
 
-    signal: float = 0.0
-    """Squared norm of the true gradient."""
-    noise: float = 0.0
-    """Trace of the covariance of one sample's gradient."""
-    samples: float = 0.0
-    """Samples in a minibatch of all ranks, the newest."""
+    signal: float = 0.0  # squared norm of the true gradient
+    noise: float = 0.0  # trace of the covariance of one sample's gradient
+    samples: float = 0.0  # samples in a minibatch of all ranks, the newest
 
     def add(self, spread: Spread, square: float) -> None:
         """Take a minibatch in, whose mean gradient has a norm with this square."""

@@ -26,8 +26,7 @@ from distrlcc.limits import limits
 
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
-ENDED = "ended before COMMAND"
-"""The message for an outer command that failed by itself, such as a server that did not start."""
+ENDED = "ended before COMMAND"  # of an outer command that failed by itself, as an unstarted server
 _FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
 
 

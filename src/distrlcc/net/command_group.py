@@ -83,8 +83,7 @@ class Part:
 
     name: str  # in messages
     words: tuple[str, ...]
-    start_s: float | None = None
-    """When it begins, s after the first start time; None: at once, without waiting for one."""
+    start_s: float | None = None  # s after the first start time; None: at once, without a wait
 
 
 @dataclass

@@ -33,8 +33,7 @@ from distrlcc.net.udp_socket import give_room
 TUN_PATH = "/dev/net/tun"
 MTU = 1500
 INNER_NAME = "lcc-link"
-QUEUE_PACKETS = 10_000
-"""Packets that a device holds until they are read; the usual 500 would lose some unseen."""
+QUEUE_PACKETS = 10_000  # until they are read; the usual 500 would lose some unseen
 LAST_PREFIX = 30  # of a block that holds a link's two ends and no links inside
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
 _ANYWHERE = ipaddress.IPv4Network("0.0.0.0/0")
@@ -51,8 +50,7 @@ _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCETHTOOL = 0x8915, 0x891B, 0x8946
 _SET_TRANSMIT_CHECKSUM, _SET_SEGMENTATION = 0x17, 0x24
 _BUFFER_BYTES = 64 << 20
 _ETH_P_IP = 0x0800
-_VETH_ADDRESS = b"\x02dlcc\x01"
-"""Ethernet address, of our own making, of a pair's device that has the IP address."""
+_VETH_ADDRESS = b"\x02dlcc\x01"  # Ethernet address, our own, of a pair's device with the IP address
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 17, 20, 24

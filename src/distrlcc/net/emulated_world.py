@@ -41,8 +41,7 @@ from distrlcc.net.kernel_flow import TcpFlow
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
-_GRAIN_NS = 500_000
-"""Time between two wake-ups, ns: one costs as much as some packets, and serves all that are due."""
+_GRAIN_NS = 500_000  # between two wake-ups, ns: one costs as some packets, and serves all due
 _STATS = IntervalStats.names()
 
 

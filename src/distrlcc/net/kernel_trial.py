@@ -11,8 +11,7 @@ from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.kernel_layout import fixed
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
-STEP, BEGIN, GUARD = 0, 1, 2
-"""Kinds of runs: observe and act, act on nothing seen, or take one acknowledgement's guard."""
+STEP, BEGIN, GUARD = 0, 1, 2  # observe and act, act on nothing seen, or take an ACK's guard
 _REPEATS = 2000
 
 

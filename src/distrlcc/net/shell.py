@@ -45,8 +45,7 @@ class Job:
 
     link: LinkConfig
     command: Sequence[str]
-    outside: Sequence[str] | None = None
-    """A command that runs outside, from before COMMAND starts until it has ended."""
+    outside: Sequence[str] | None = None  # a command that runs outside for as long as COMMAND
     logs_up: Sequence[LinkLog] = ()
     logs_down: Sequence[LinkLog] = ()
     command_line: Sequence[str] = ()  # ours, for the logs

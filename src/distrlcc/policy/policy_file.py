@@ -43,10 +43,8 @@ class PolicyFile:
     """What a policy file holds."""
 
     spec: PolicySpec  # the policy's inputs, outputs and network
-    arrays: dict[str, NDArray[np.float32]]
-    """Weights and normalisation, named as ``expected_shapes(spec)`` says."""
-    acting: Acting = "argmax"
-    """How to act: the likeliest action (or the mean), or a draw; evaluate both, keep the better."""
+    arrays: dict[str, NDArray[np.float32]]  # named as `expected_shapes(spec)` says
+    acting: Acting = "argmax"  # the likeliest (or mean) action, or a draw
     notes: dict[str, Any] = field(default_factory=dict)  # training notes and scores: JSON values
 
 
@@ -149,8 +147,7 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
         )
 
 
-SHIPPED = Path(__file__).parents[1] / "policies"
-"""Where they lie, each with the row of results that belongs to it."""
+SHIPPED = Path(__file__).parents[1] / "policies"  # each with the row of results that belongs to it
 
 RUN_POLICY = "policy.safetensors"  # a policy's name in its run's folder
 

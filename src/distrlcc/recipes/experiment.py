@@ -30,15 +30,11 @@ class Experiment:
     """
 
     name: str
-    train: str
-    """To which seed and place are added."""
+    train: str  # to which seed and place are added
     benchmarks: tuple[Benchmark, ...]
-    prepare: str = ""
-    """Runs once, before the training."""
-    blind: bool = False
-    """Nothing is chosen by the reward: the first seed's policy is shipped, not the best."""
-    page: str = ""
-    """Its page in the documentation, if not that of its name."""
+    prepare: str = ""  # runs once, before the training
+    blind: bool = False  # nothing is chosen by reward: the first seed's policy is shipped
+    page: str = ""  # its page in the documentation, if not that of its name
 
 
 _COLLECT = "collect oracle --recipe gail --steps 500000 --out FOLDER/data"

@@ -25,17 +25,12 @@ class SeedRun:
     """How far one seed is; kept as JSON, so that what was stopped goes on."""
 
     seed: int
-    train: list[str]
-    """The words of the training's command."""
-    version: str = __version__
-    """Version of distrlcc that trains it."""
-    cpu_seconds: float = 0.0
-    """CPU time of the training, over all its parts."""
+    train: list[str]  # the words of the training's command
+    version: str = __version__  # version of distrlcc that trains it
+    cpu_seconds: float = 0.0  # CPU time of the training, over all its parts
     trained: bool = False
-    steps: int = 0
-    """Environment steps, once it is trained, as is the next."""
-    held_out_reward: float = 0.0
-    """On the validation links, by which training chose among its checkpoints."""
+    steps: int = 0  # environment steps, once it is trained, as is the next
+    held_out_reward: float = 0.0  # on the validation links, which chose its checkpoint
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     """Means over links by benchmark and metric; what was not scored yet is missing."""
 
@@ -59,10 +54,8 @@ class Reproduction:
 
     experiment: Experiment
     folder: Path
-    command: Callable[[Sequence[str]], int]
-    """Runs a `distrlcc` command in this process and returns its exit code."""
-    tell: Callable[[str], None]
-    """Takes a line for each step."""
+    command: Callable[[Sequence[str]], int]  # runs a `distrlcc` command here; its exit code
+    tell: Callable[[str], None]  # takes a line for each step
     progress: Callable[[Sequence[Any], Callable[[Any], str]], Iterable[Any]] = _unsaid
     """Yields what is scored, and may say what each is and how long the rest takes."""
 

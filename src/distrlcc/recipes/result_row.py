@@ -27,10 +27,8 @@ _T = TypeVar("_T", bound="DataclassInstance")
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5% points of Student's t with 1 to 9 degrees of freedom."""
-DIGITS = 2
-"""Differences of so many units in the last digit that is shown are none."""
-TOLERATED = 0.1
-"""Share of the scores that may differ: of 95% intervals one in twenty does by chance."""
+DIGITS = 2  # differences of so many units in the last digit that is shown are none
+TOLERATED = 0.1  # share of scores that may differ: of 95% intervals one in twenty does by chance
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,12 @@ class ResultRow:
     """Scores of a recipe's training runs, one for each seed."""
 
     recipe: str
-    version: str
-    """Of distrlcc."""
-    steps: int
-    """Environment steps of each run."""
+    version: str  # of distrlcc
+    steps: int  # environment steps of each run
     seeds: tuple[int, ...]
     cpu_minutes: tuple[float, ...]
-    shipped: int
-    """The seed with the best score on validation links: its policy ships, if none is `refined`."""
-    scores: dict[str, dict[str, tuple[float, ...]]]
-    """By suite and metric, one for each seed."""
+    shipped: int  # seed with the best score on validation links; it ships, if none is `refined`
+    scores: dict[str, dict[str, tuple[float, ...]]]  # by suite and metric, one for each seed
     peers: dict[str, dict[str, dict[str, float]]]
     """Of schemes on the same links, by suite, scheme and metric."""
     refined: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -140,8 +140,7 @@ def with_fall(link: Link, u: list[float]) -> Link:
     return replace(link, changes=(Change(3.0, rate_mbps=left),))
 
 
-_PER_100_MS = 8 * PACKET_BYTES / 1e5
-"""A packet in each 100 ms, Mbit/s: rates that are multiples of it have short periods."""
+_PER_100_MS = 8 * PACKET_BYTES / 1e5  # a packet in 100 ms, Mbit/s: its multiples have short periods
 
 
 def in_whole_ms(link: Link, u: list[float]) -> Link:

@@ -461,8 +461,7 @@ def _enlarged(array: IntArray, length: int) -> IntArray:
     return np.concatenate([array, rest])
 
 
-_PARTS = "queue rules", "schemes", "averages", "histograms", "a log"
-"""Parts that a variant of the kernel may have."""
+_PARTS = "queue rules", "schemes", "averages", "histograms", "a log"  # of a variant of the kernel
 
 
 @cache

@@ -28,12 +28,9 @@ from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import expanded, load_trace
 from distrlcc.types import NANOSECONDS
 
-MIN_TRACE_S, MAX_TRACE_S = 30.0, 4 * 3600.0
-"""Bounds of a trace's scenario, s."""
-TEST_LINKS = 512
-"""Scenarios of a generated suite that are evaluated unless another number is asked for."""
-_SUFFIXES = (".up", ".down", ".trace")
-"""A file of a folder that has one of these must be a trace; any other may be one."""
+MIN_TRACE_S, MAX_TRACE_S = 30.0, 4 * 3600.0  # bounds of a trace's scenario, s
+TEST_LINKS = 512  # scenarios of a generated suite that are evaluated unless told otherwise
+_SUFFIXES = (".up", ".down", ".trace")  # these must be traces in a folder; other files may be
 _SHOWN = 5  # files of a folder that are left out by name
 
 
@@ -41,12 +38,9 @@ _SHOWN = 5  # files of a folder that are left out by name
 class Suite:
     """A family of scenarios."""
 
-    build: Callable[[str, int], Scenario]
-    """From split and index to the scenario."""
-    held_out: int
-    """Scenarios in ``validation`` and in ``test``; ``train`` has as many as wanted."""
-    most_flows: int = 1
-    """The greatest number of flows of a scenario."""
+    build: Callable[[str, int], Scenario]  # from split and index to the scenario
+    held_out: int  # scenarios in `validation` and in `test`; `train` has as many as wanted
+    most_flows: int = 1  # the greatest number of flows of a scenario
 
     def __post_init__(self) -> None:
         check_fields(self, "held_out most_flows", 1)
@@ -301,8 +295,7 @@ def check_agents(scenario: Scenario, most: int = 1) -> None:
         )
 
 
-BEST_CWND = "best-cwnd"
-"""Not a scheme but a window: the link's best constant one, as `with_scheme` has it."""
+BEST_CWND = "best-cwnd"  # no scheme but a window, the best constant one: see `with_scheme`
 
 
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:

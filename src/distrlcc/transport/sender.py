@@ -45,8 +45,7 @@ class SenderOptions:
     """A packet is lost when one sent this many later is acknowledged, until packets were seen to
     be reordered (RFC 8985 section 6.2)."""
     catch_up_ns: int = 2_000_000  # a paced sender that wakes late makes up for this much, ns
-    rate_over_sending: bool = True
-    """Whether delivery rates also count the time that sending took (see `DeliveryRate`)."""
+    rate_over_sending: bool = True  # delivery rates also count the time of sending: `DeliveryRate`
 
 
 REORDERED_OPTIONS = SenderOptions(catch_up_ns=0, rate_over_sending=False)

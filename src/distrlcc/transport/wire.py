@@ -64,8 +64,7 @@ class Hello(NamedTuple):
     session: int  # random, 64 bit; every datagram of the session bears it
     nonce: bytes  # `NONCE_BYTES` random bytes of the sender
     max_datagram: int  # largest UDP payload that the sender wants to send, bytes
-    cookie: bytes = bytes(NONCE_BYTES)
-    """The cookie of a receiver that asks for one: it proves the sender's address."""
+    cookie: bytes = bytes(NONCE_BYTES)  # of a receiver that asks: it proves the sender's address
 
 
 class Answer(NamedTuple):
@@ -73,8 +72,7 @@ class Answer(NamedTuple):
 
     session: int
     nonce: bytes = bytes(NONCE_BYTES)  # `NONCE_BYTES` of the receiver
-    max_datagram: int = MIN_DATAGRAM
-    """Largest UDP payload that the receiver takes, bytes; never above the sender's."""
+    max_datagram: int = MIN_DATAGRAM  # largest UDP payload the receiver takes, bytes
     refusal: str = ""  # why it refuses, printable, cut to `MAX_TEXT_BYTES`; empty if it accepts
     retry: bool = False  # whether it neither accepts nor refuses, and the nonce is a cookie
 
@@ -92,8 +90,7 @@ class Acknowledgement(NamedTuple):
     """The packets that a receiver has got."""
 
     session: int
-    ranges: tuple[tuple[int, int], ...]
-    """Packet numbers as half-open ranges, newest first: 1 to `MAX_RANGES`, with gaps between."""
+    ranges: tuple[tuple[int, int], ...]  # half-open, newest first: 1 to `MAX_RANGES`, with gaps
 
 
 Message = Hello | Answer | Data | Acknowledgement
