@@ -199,10 +199,7 @@ def unknown_name(
 
 @cache
 def foreign_names() -> list[dict[str, Any]]:
-    """Return what other projects call things: each one's ``name``, ``about`` and ``names``.
-
-    The last has what is here for each name or several with commas, as Markdown.
-    """
+    """Return other projects' ``name`` and ``about``, and what their ``names`` are here."""
     path = Path(__file__).with_name("foreign_names.toml")
     found: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
     return found
@@ -225,10 +222,7 @@ def here_for(name: str) -> str:
 
 
 def listed(text: str, what: str, kind: Callable[[str], Any] = str) -> list[Any]:
-    """Return the items of a list with commas, of an empty text none; ``kind`` makes an item.
-
-    Raises ConfigError, which names ``what``, if an item is empty or there twice.
-    """
+    """Return the items of a list with commas, of an empty text none; ``kind`` makes an item."""
     words = [word.strip() for word in text.split(",")] if text else []
     if "" in words:
         raise ConfigError(f"{what} {text!r}: nothing stands before or after a comma; expected A,B")
@@ -245,13 +239,7 @@ def once(items: list[Any], what: str = "") -> list[Any]:
 
 @contextmanager
 def reading(kind: type[DistrlccError], what: str, remedy: str = "") -> Iterator[None]:
-    """Turn whatever decoders raise over what is read into one error: ``what (why)remedy``.
-
-    One of that kind is left as it is.
-
-    A stranger's text may be nested too deeply, have a number of too many digits, a list where a
-    table belongs, ...: decoders raise what they please, and none of it is the program's fault.
-    """
+    """Turn whatever decoders raise over a stranger's text into one error: ``what (why)remedy``."""
     try:
         yield
     except (kind, MemoryError):

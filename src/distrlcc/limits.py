@@ -62,12 +62,7 @@ def _read(text: str) -> Limits:
 
 
 def look_up(host: str, port: int | None, seconds: float, **more: int) -> list[Any]:
-    """Return what ``socket.getaddrinfo`` finds in time, s; the system's resolver may take longer.
-
-    Raises:
-        OSError: The name is unknown, or no server of names has answered.
-        UnicodeError: It is no name.
-    """
+    """Return what ``socket.getaddrinfo`` finds in time, s; the resolver may take longer."""
     found = Future[list[Any]]()
 
     def ask() -> None:

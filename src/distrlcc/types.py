@@ -111,10 +111,7 @@ class IntervalStats:
 
 
 def copy_state(owner: object, names: str) -> dict[str, Any]:
-    """Return what an object's attributes hold, as a part of its ``state_dict``; arrays as copies.
-
-    ``names`` are parted by spaces, and lack a leading underscore.
-    """
+    """Return attributes, named without their underscore, as a part of a state; arrays as copies."""
     held = {name: getattr(owner, _attribute(owner, name)) for name in names.split()}
     return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in held.items()}
 

@@ -56,10 +56,7 @@ def main(
     commands: Sequence[str] = COMMANDS,
     package: str = "distrlcc.cli.",
 ) -> int:
-    """Run a command line, the process's own by default; return its exit code.
-
-    ``package`` is a prefix of the names of the modules that have the commands.
-    """
+    """Run a command line, the process's own by default; return its exit code."""
     for name, value in RANK_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for stream in (sys.stdout, sys.stderr):

@@ -110,14 +110,7 @@ def _without(words: list[str], *flags: str) -> list[str]:
 
 
 def _guard(args: Namespace, port: int) -> str:
-    """See that there is a token where others come over the network.
-
-    Returns:
-        Where node 0 made one itself: what to say to the others' users.
-
-    Raises:
-        ConfigError: There is none on another node, or it does not do.
-    """
+    """See that there is a token where others come over the network; say how they get a new one."""
     from distrlcc.parallel.admission import TOKEN, guard, own_token
     from distrlcc.parallel.interface import check_place, is_loopback, resolve
 

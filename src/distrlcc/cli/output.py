@@ -60,8 +60,7 @@ def note(line: str) -> None:
 class Countdown(Generic[T]):
     """Yields things, says before each what it is, and, from a twentieth on, how long is left.
 
-    It may be called with the share of a thing that is done. It speaks when the name changes, else
-    at most every `_QUIET_S` seconds.
+    It may be called with the share of a thing that is done.
     """
 
     def __init__(self, things: Sequence[T], name: Callable[[T], str]) -> None:
@@ -100,10 +99,7 @@ def exposition(
 ) -> str:
     """Return figures in the text format that Prometheus reads.
 
-    Args:
-        prefix: What each name begins with.
-        things: Labels of each thing, and its figures by name; what is no number is left out.
-        counters: Names of figures that only grow.
+    ``things`` are labels of each, and its figures by name; ``counters`` name those that only grow.
     """
     found: dict[str, list[str]] = {}
     for labels, figures in things:

@@ -47,11 +47,7 @@ _VALUES = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
 
 
 def kind_of(reference: str) -> str:
-    """Return the kind that a name is registered as, or that a reference's thing looks like.
-
-    Raises:
-        ConfigError: It looks like none, or like two.
-    """
+    """Return the kind that a name is registered as, or that a reference's thing looks like."""
     # What installed packages register; a name of ours stays ours.
     registries: list[Registry[Any]] = [REWARDS, OBSERVATIONS, ACTIONS, SUITES, SCHEMES, NETWORKS]
     registries += [LEARNERS, EXPLORERS, STOPPERS]

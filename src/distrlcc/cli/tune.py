@@ -128,10 +128,7 @@ def run_search(args: Namespace) -> int:
 
 
 def _tune_config(args: Namespace, command: str) -> TuneConfig:
-    """Return the new tuner that the arguments describe.
-
-    A member's length is ``--updates`` or the recipe's ``total_steps``, never a time.
-    """
+    """Return the new tuner that the arguments describe; a member's length is never a time."""
     args.pbt = args.search = None
     if command == "pbt":
         args.pbt = _pbt_config(args)

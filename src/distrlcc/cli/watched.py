@@ -46,11 +46,7 @@ def over(line: str = "") -> None:
 
 
 def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
-    """Return what ``work`` returned in a child: an exit code, and a line to say.
-
-    It is 2 where the user's code did not return within `Limits.start`, or ended its process.
-    Nothing is left running.
-    """
+    """Return an exit code and a line of ``work`` in a child: 2 if it did not return or ended it."""
     ended = _apart(limits().start, what)
     if ended is not None:
         return ended

@@ -24,11 +24,7 @@ def reset(s: FloatArray, first: int, time: float, value: float) -> None:
 
 @njit_inner
 def running_min(s: FloatArray, first: int, window: float, time: float, value: float) -> float:
-    """Take one sample and return the least of those no older than ``window``.
-
-    The filter's six elements start at ``first``. The window, in the unit of ``time``, may change
-    between calls; time never decreases.
-    """
+    """Take one sample and return the least in ``window``; six elements from ``first`` hold it."""
     if value <= s[first] or time - s[first + 5] > window:
         reset(s, first, time, value)
         return value

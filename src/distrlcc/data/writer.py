@@ -40,10 +40,7 @@ class DatasetWriter:
     """
 
     def __init__(self, folder: Path, spaces: Spaces, origin: Origin, shard_steps: int) -> None:
-        """Make the folder, new or empty; raises OutputError.
-
-        A shard has ``shard_steps`` steps at most, unless one episode alone has more.
-        """
+        """Make the folder, new or empty; a shard has at most ``shard_steps``, or one episode."""
         self.folder, self._spaces, self._origin = folder, spaces, origin
         self._shard_steps = shard_steps
         self._made = not folder.exists()

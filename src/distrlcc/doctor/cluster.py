@@ -38,15 +38,7 @@ class Probe:
 
 
 def check_cluster(head: str, place: str = "") -> list[Finding]:
-    """Check a cluster that this machine is in.
-
-    Args:
-        head: HOST:PORT of its head.
-        place: Storage that all machines should have, a folder or a URL; empty leaves that out.
-
-    Raises:
-        GroupError: There is no such cluster, or it does not let us in.
-    """
+    """Check a cluster that this machine is in, by its head's HOST:PORT, and storage if named."""
     host, port = parse_address(head)
     with ray_session(head) as ray:
         # Start a process on each machine.
@@ -92,10 +84,7 @@ class Survey:
     findings: list[Finding] = field(default_factory=list)
 
     def ask(self, seconds: float, calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
-        """Call functions at once, each given as node, function and arguments, by any key.
-
-        Each gives a result or a `GroupError`.
-        """
+        """Call functions at once, each as node, function and arguments; errors are results."""
         asked = {key: self.call(*words) for key, words in calls.items()}
         deadline, results = time.monotonic() + seconds, dict[Any, Any]()
         for key, answer in asked.items():

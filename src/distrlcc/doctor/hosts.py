@@ -64,11 +64,7 @@ def answer() -> int:
 
 
 def _call(far: _Machine, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns there.
-
-    Raises:
-        GroupError: It failed there, or nothing answers.
-    """
+    """Return what a function returns there; GroupError: it failed, or nothing answers."""
     said = b"no answer"
     assert far.process.stdin is not None
     far.process.stdin.write(msgspec.json.encode([function.__name__, *arguments]) + b"\n")
@@ -83,14 +79,7 @@ def _call(far: _Machine, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def check_hosts(hosts: Iterable[str], ip: str, port: int, program: str) -> list[Finding]:
-    """Check machines and, at the port of a training, the links between each two of all.
-
-    Args:
-        hosts: The others, as SSH knows them.
-        ip: This machine's address, as they reach it.
-        port: The port.
-        program: What is called distrlcc there, as a shell takes it.
-    """
+    """Check machines, as SSH knows them, and, at this ``ip`` and ``port``, links between all."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(256))
         survey = Survey([], lambda *words: pool.submit(_call, *words), str(port), (port, port))

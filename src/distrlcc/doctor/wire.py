@@ -40,10 +40,7 @@ class Wire:
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of pairs of numbers in which no number is twice, as at a tournament.
-
-    Each pair meets once. Of more than eight machines not all pairs meet: that would take too long.
-    """
+    """Return rounds of pairs, as of a tournament; of over eight machines not all pairs meet."""
     found = []
     for bits in range(1, 1 << count.bit_length()):
         # In one round those meet whose numbers differ in the same bits.
@@ -84,11 +81,7 @@ def listen(address: str, first: int, last: int) -> int:
 
 
 def measure(address: str, port: int, seconds: float) -> Wire:
-    """Measure to a listener, sending for some seconds in each direction.
-
-    Raises:
-        OSError: The connection fails or takes too long.
-    """
+    """Measure to a listener, sending for some seconds in each direction; raises OSError."""
     with _ready(socket.create_connection((address, port), limits().call)) as connection:
         # The shortest round trip, and their clock less the middle of it, ns.
         best, first = (float("inf"), 0.0), time.monotonic()

@@ -124,10 +124,7 @@ class AgentBatch(ABC):
         """Give back what is held open."""
 
     def begin_agent(self, n: int, scenario: Scenario, held: Floats, place: int = 0) -> None:
-        """Begin agent n's episode, after its link is there; it is the scenario's flow at ``place``.
-
-        It sets the rest in ``held``, a view of the agent's window and pacing rate.
-        """
+        """Begin agent n's episode on its link, as the flow at ``place``; set it in ``held``."""
         flow, link = scenario.flows[place], scenario.link
         if flow.scheme == "agent":
             if flow.cwnd is None:
@@ -434,10 +431,7 @@ class LinkBatch(AgentBatch):
         return np.asarray((start < end) & (begin < stop))
 
     def share(self) -> Floats:
-        """Return what agents deliver, relative to an equal share among their link's flows.
-
-        Rates are smoothed over a round trip; 1 is a fair share, and what one alone has.
-        """
+        """Return what agents deliver over a round trip, relative to an equal share of a link."""
         running = self.ran()
         rates = np.where(running, self._rates, 0.0)
         fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self.link]

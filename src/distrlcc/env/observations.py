@@ -304,10 +304,7 @@ class ScaleFreeSpread(ScaleFreeRecent):
 
 
 class ScaleFreeNoise(ScaleFreeSpread):
-    """`ScaleFreeSpread`, and a second yardstick: the least RTT smoothed over a round trip.
-
-    On a noisy path no window reaches the min RTT again.
-    """
+    """`ScaleFreeSpread`, with the least RTT smoothed over a round trip: what noise leaves of it."""
 
     size = NOISE
     noise_held = 0.01

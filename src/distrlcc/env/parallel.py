@@ -75,10 +75,7 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
-        """Start an episode on the next link; a seed starts the sequence of links anew.
-
-        PettingZoo's own tests give every environment an option named ``options``: it says nothing.
-        """
+        """Start an episode on the next link; a seed starts the sequence of links anew."""
         known = {key: value for key, value in (options or {}).items() if key != "options"}
         observation, info = self._vector.reset(seed=seed, options=known)
         observation, info = self._until_active(observation, info)

@@ -369,12 +369,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums[rows] = 0.0
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Advance every environment by one step.
-
-        Raises:
-            gymnasium.error.ResetNeeded: No episode has begun, or all are over.
-            ValueError: The actions are of another shape or type, or outside of the space.
-        """
+        """Advance every environment by one step."""
         if self._waits:
             raise ResetNeeded("call reset before step: no episode has begun, or all are over")
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))

@@ -54,10 +54,7 @@ class Benchmark:
         return {key: found.mean for key, found in self.scores(contender)[0].items()}
 
     def scores(self, contender: Contender) -> tuple[dict[str, MeanInterval], str]:
-        """Return a contender's means over the links with their tails, and why they are void.
-
-        Links without a value are left out. All are NaN where a run does not count.
-        """
+        """Return a contender's means over links with a value, and why they are void (all NaN)."""
         suite = trace_suite([self.suite]) if self.is_trace else load_suite(self.suite)
         scenarios = suite.scenarios("test", self.links)
         if self.metrics == RECOVERY:

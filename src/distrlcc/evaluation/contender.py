@@ -195,12 +195,7 @@ def is_scheme(name: str, *, real: bool = False) -> bool:
 
 
 def contender_named(sender: str, prefer: float | None = None, *, real: bool = False) -> Contender:
-    """Return a scheme by its name or reference, or a policy as `contender_from_file` has it.
-
-    Raises:
-        PolicyFileError: There is no policy at a path.
-        ConfigError: Nothing has this name, or it is a scheme, which has no preference to set.
-    """
+    """Return a scheme by its name or reference, or a policy as `contender_from_file` has it."""
     if is_scheme(sender, real=real):
         if prefer is not None:
             raise ConfigError(f"{sender} is a scheme: a preference is for a policy")
@@ -214,11 +209,7 @@ def contender_named(sender: str, prefer: float | None = None, *, real: bool = Fa
 
 
 def distinct(contenders: Iterable[Contender]) -> list[Contender]:
-    """Return contenders whose names differ: what comes later gets ``'`` behind its name.
-
-    Our schemes and the kernel's keep theirs, by which they are found; policies, a user's schemes
-    and programs may have to give way to them.
-    """
+    """Return contenders with names that differ: those of our schemes and the kernel's are kept."""
     contenders = list(contenders)
     ours = [not (one.learned or one.reference or one.program[0]) for one in contenders]
     taken = {one.name for one, is_ours in zip(contenders, ours, strict=True) if is_ours}
@@ -231,14 +222,7 @@ def distinct(contenders: Iterable[Contender]) -> list[Contender]:
 
 
 def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
-    """Return a scheme, also by its reference, as a contender.
-
-    Of real packets ``kernel-NAME`` is one of the kernel's, and ``cmd:SENDER :: RECEIVER`` someone
-    else's program.
-
-    Raises:
-        ConfigError: There is no such scheme, or the kernel does not have it.
-    """
+    """Return a scheme by name or reference; of real packets also ``kernel-NAME`` or ``cmd:``."""
     if name.startswith(PROGRAM):
         return _program(name, real=real)
     if real:
@@ -275,9 +259,6 @@ def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
 
     ``others`` is ``ours`` or ``kernel``; None: the kernel's beside a contender of the kernel's that
     has the scheme, else ours.
-
-    Raises:
-        ConfigError: It cannot send real packets, or the kernel does not have it.
     """
     controls = kernel_controls()
     if others == "kernel" and scheme not in controls:
@@ -290,14 +271,9 @@ def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
 
 
 def contender_from_file(path: str, prefer: float | None = None) -> Contender:
-    """Return a policy as a contender, named after its file or run.
+    """Return the policy of a file, a run's folder or a shipped policy's name, named after it.
 
-    ``path`` is a file, a run's folder, or the name of a shipped policy; ``prefer`` the preference,
-    which stands in the name; None: the policy's own, if it has any.
-
-    Raises:
-        PolicyFileError: The file is no whole policy, or of other spaces than it names.
-        ConfigError: It names a space that does not exist, or has no preference to set.
+    ``prefer`` is the preference, which stands in the name; None: the policy's own, if it has any.
     """
     place = find_policy(path)
     policy = NumpyPolicy.load(place)

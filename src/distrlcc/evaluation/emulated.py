@@ -132,13 +132,7 @@ class RealFlow:
 def real_flows(
     scenario: Scenario, contender: Contender, others: str | None = None
 ) -> list[RealFlow]:
-    """Return a scenario's flows, the contender's first; those that hardly send are left out.
-
-    ``others`` are as in `distrlcc.evaluation.contender.rival`.
-
-    Raises:
-        ConfigError: A flow cannot send real packets, or its link is none for them.
-    """
+    """Return a scenario's flows, the contender's first; those that hardly send are left out."""
     found = []
     require_plain_link(scenario.link)
     for number, flow in enumerate(scenario.flows, 1):
@@ -187,13 +181,7 @@ class RealRun:
 
 
 def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
-    """Emulate a link, send flows over it, and score the first one by its log.
-
-    Raises:
-        LinkError: A sender or the emulator failed.
-        OutputError: Nothing crossed the link.
-        TraceError: The log cannot be read.
-    """
+    """Emulate a link, send flows over it, and score the first one by its log."""
     first, control = flows[0], flows[0].contender.control
     before = control.counts() if control else None
     with TemporaryDirectory(prefix="distrlcc-") as folder:
@@ -236,7 +224,7 @@ def emulation(
     log: Path,
     port_logs: Mapping[int, Path] = MappingProxyType({}),
 ) -> list[str]:
-    """Write inputs into a folder; return the command that emulates a link and runs flows over it.
+    """Return the command that emulates a link and runs flows over it; its inputs go to a folder.
 
     ``log`` will hold all packets; ``port_logs``, by port, those of a single receiver each.
     """
@@ -278,11 +266,7 @@ def link_from(link: Link, seconds: float) -> Link:
 
 
 def run_emulation(words: Sequence[str], seconds: float) -> None:
-    """Run the command of an emulation of so many seconds.
-
-    Raises:
-        LinkError: A sender or the emulator failed.
-    """
+    """Run the command of an emulation of so many seconds; `LinkError`: a part of it failed."""
     limit = seconds + 2 * limits().start
     try:
         done = subprocess.run(
@@ -303,10 +287,7 @@ def run_emulation(words: Sequence[str], seconds: float) -> None:
 
 
 def busy() -> str:
-    """Return a sentence that says how busy this machine is; empty: not too busy to measure.
-
-    It takes half a second, in which timers of 10 ms run as a sender's do.
-    """
+    """Return, after half a second of 10 ms timers, how busy this machine is; empty: it is not."""
     # Timers that fire late, and CPU time that a hypervisor gives to others (/proc/stat, steal).
     ticker = Ticker(now=time.monotonic_ns(), step=_BUSY_STEP_NS)
     before = _cpu_times()
@@ -357,14 +338,10 @@ def evaluate_emulated(
     retries: int = RETRIES,
     show: Callable[[str, float], None] = lambda _, __: None,
 ) -> tuple[SchemeScores, list[Series]]:
-    """Measure a contender as each link's first flow, in real time.
+    """Measure a contender as each link's first flow, in real time, as `runner.evaluate` does.
 
-    Seeds and series are as in `distrlcc.evaluation.runner.evaluate`, ``others`` as in
-    `distrlcc.evaluation.contender.rival`. A run that does not count is run again up to ``retries``
-    times. ``show`` is called with a line on each run, and its length, s.
-
-    Raises:
-        ConfigError: A flow cannot send real packets.
+    A run that does not count is run again up to ``retries`` times. ``show`` takes a line on each
+    run, and its length, s.
     """
     # Each link once per seed, until a run counts.
     shape = len(scenarios), seeds

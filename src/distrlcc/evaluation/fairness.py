@@ -111,10 +111,7 @@ def run_shared(
 
 
 def jain_index(rates: FloatArray) -> FloatArray:
-    """Return Jain's index of rates ``[F, ...]``, NaN for flows that do not run, over the flows.
-
-    It is NaN where fewer than two run or nothing is delivered.
-    """
+    """Return Jain's index over flows of rates ``[F, ...]``; NaN: fewer than two run, all rest."""
     runs = np.isfinite(rates)
     x = np.where(runs, rates, 0.0)
     squares = runs.sum(axis=0) * np.square(x).sum(axis=0)
@@ -123,10 +120,7 @@ def jain_index(rates: FloatArray) -> FloatArray:
 
 
 def windowed_rates(run: SharedRun) -> FloatArray:
-    """Return throughputs in windows, Mbit/s ``[F, W]``; window w begins at bucket w.
-
-    NaN where a flow does not run throughout the window.
-    """
+    """Return rates, Mbit/s ``[F, W]``, of windows from each bucket on; NaN: not all of it runs."""
     rates = run.acked * MBIT / BUCKET_S
     windows = np.lib.stride_tricks.sliding_window_view(rates, _WIDTH, axis=1).mean(axis=2)
     begins = np.arange(windows.shape[1]) * BUCKET_S
@@ -145,10 +139,7 @@ def settled(run: SharedRun, windows: int) -> NDArray[np.bool_]:
 
 
 def fairness_of(run: SharedRun) -> dict[str, float]:
-    """Return one run's scores by `FAIRNESS_METRICS`; NaN where there is nothing to measure.
-
-    All are NaN of a run that does not count.
-    """
+    """Return one run's scores by `FAIRNESS_METRICS`; NaN: nothing to measure, or it is void."""
     if run.broken:
         return dict.fromkeys((m.key for m in FAIRNESS_METRICS), math.nan)
     rates = windowed_rates(run)

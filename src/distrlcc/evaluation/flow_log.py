@@ -95,10 +95,6 @@ def read_flow_log(path: Path, scenario: Scenario, *, own: Path | None = None) ->
     """Read an uplink's log as the first flow's, whose own packets stand in ``own`` beside others.
 
     The first full packet is the first of the flow that starts first.
-
-    Raises:
-        OutputError: No full packet crossed the link, or none of the flow.
-        TraceError: A log cannot be read.
     """
     whole = read_log(path)
     zero = _first_full(whole, path) - 1e3 * min(flow.start_s for flow in scenario.flows)
@@ -147,10 +143,7 @@ def score_log(log: FlowLog) -> dict[str, float]:
 
 
 def link_series(log: FlowLog, sender: SenderLog | None, contender: Contender) -> Series:
-    """Return a flow's series from its start on, as the simulator has them.
-
-    ``sender`` is None where the sender reports nothing.
-    """
+    """Return a flow's series from its start on; the sender may report nothing."""
     edges_s = bucket_edges((log.end_ms - log.begin_ms) / 1e3)
     # The log's grain is the ms, and between two of them an opportunity is in either bucket.
     edges_ms = np.round(log.begin_ms + 1e3 * edges_s)

@@ -65,10 +65,7 @@ _OTHERS = (
 
 
 def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
-    """Give each scheme, of which it is known whether it is learned, a colour and a marker.
-
-    The order counts for those without a fixed colour.
-    """
+    """Give each scheme, learned or not, a colour and a marker; those not fixed go by the order."""
     result: dict[str, Look] = {}
     policies, others = cycle(_LEARNED), cycle(_OTHERS)
     for name, learned in schemes:

@@ -80,14 +80,7 @@ def measure_parallel(
     show: Callable[[str], None],
     retries: int,
 ) -> tuple[list[ParallelFlows], list[str]]:
-    """Measure each of the kernel's senders as so many flows at once on `LINK`.
-
-    ``show`` is called with a line on each run; one that failed is run again up to ``retries``
-    times.
-
-    Returns:
-        The runs, and a sentence on each that failed each time.
-    """
+    """Measure kernel senders as so many flows at once on `LINK`; return runs, and what failed."""
     found, failures = list[ParallelFlows](), list[str]()
     for count, contender in product(counts, contenders):
         flows = tuple(Flow("agent") for _ in range(count))

@@ -35,10 +35,7 @@ _ROW_LETTERS, _ROW_INCHES = 72, 0.15  # what a legend's row has room for, and it
 
 
 def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
-    """Draw throughput against a delay whose axis is reversed: up and right is better (Pantheon).
-
-    Crosses are the 95 % intervals of the means over links; a single value has none.
-    """
+    """Draw throughput against a reversed delay: up and right is better (Pantheon); 95 % crosses."""
     # A scheme that delivered nothing has no delay and no place.
     spots = {
         s.scheme: (_scaled(s.overall[_DELAY.key], _DELAY), _scaled(s.overall[_RATE.key], _RATE))

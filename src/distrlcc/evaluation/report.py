@@ -87,13 +87,7 @@ class ReportInfo:
 def write_report(
     folder: Path, scores: Sequence[SchemeScores], series: Sequence[Series], info: ReportInfo
 ) -> Path:
-    """Write the report of an evaluation and return its page; a full disk leaves no part of it.
-
-    All scores are of the same links; series are of chosen ones, which stand in this order.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Write the report of an evaluation and return its page; a full disk leaves no part of it."""
     summary = summarise(scores)
     by_link: dict[str, list[Series]] = {}
     for one in series:
@@ -290,13 +284,7 @@ def _per_link(summary: Summary, charts: Mapping[str, str]) -> Chart:
 
 
 def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str) -> Path:
-    """Write the fairness report and return its page; a full disk leaves no part of it.
-
-    Rows are one for each contender and suite; ``command`` makes the report again.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Write the fairness report and return its page; a full disk leaves no part of it."""
     # Of each contender the link with the most flows is drawn, of those on which its run counts.
     runs: dict[str, list[SharedRun]] = {}
     for row in rows:
@@ -381,11 +369,7 @@ def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
 
 
 def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
-    """Write a scorecard and return its page; ``command`` makes it again.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Write a scorecard and return its page; ``command`` makes it again."""
     rows, before = [], ""
     for line in card.lines:
         cells = [Cell(line.bound)]
@@ -477,11 +461,7 @@ def comparison_page(
 
 
 def log_page(log: Log, name: str, *, command: str) -> str:
-    """Return the page of an emulator's log: rates over the link's, delay in the queue, drops.
-
-    Raises:
-        TraceError: Nothing crossed the link.
-    """
+    """Return the page of an emulator's log: rates over the link's, delay in the queue, drops."""
     left, sizes, waits = events_of(log, "-")
     if not len(left):
         raise TraceError(f"{name}: nothing left the link, so that there is nothing to draw")

@@ -97,11 +97,7 @@ _KNOWING = ("oracle", BEST_CWND)  # they know the link
 
 
 def on_traces(paths: Sequence[str]) -> list[Benchmark]:
-    """Return the scores that are taken on recorded traces, each alone.
-
-    Raises:
-        TraceError: One cannot be read.
-    """
+    """Return the scores that are taken on recorded traces, each alone."""
     if paths:
         trace_suite(paths)
     labels = [benchmark.label for benchmark in BENCHMARKS]
@@ -170,10 +166,7 @@ class Scorecard:
         return found
 
     def table(self) -> Table:
-        """Return a terminal's table, where a cross marks that a policy is outside a gate.
-
-        Of links without a gate it has the first score, and utilisation beside power.
-        """
+        """Return a terminal's table, where a cross marks that a policy is outside a gate."""
         rows, told = [], {line.label for line in self.lines if line.bound}
         before = ""
         for line in self.lines:

@@ -52,11 +52,7 @@ class Metric:
         return "never" if math.isinf(value) else f"{value * self.scale:.{self.digits}f}"
 
     def tails(self, values: FloatArray) -> tuple[float, float]:
-        """Return the tenth percentile of links' values ``[L]``, worst first, and the worst value.
-
-        A tenth of the links are worse than the first. NaN: fewer than two links have a value, or no
-        value is better than another.
-        """
+        """Return values' tenth percentile ``[L]``, worst first, and the worst; NaN: no such one."""
         found = values[~np.isnan(values)].tolist()
         if len(found) < 2 or (self.better is None and math.isnan(self.target)):
             return math.nan, math.nan
@@ -210,9 +206,6 @@ def bucket_edges(seconds: float) -> FloatArray:
 
 
 def bucket_sums(edges: FloatArray, ends: FloatArray, values: FloatArray) -> FloatArray:
-    """Sum the values of T steps over B buckets; a step in several is spread over them evenly.
-
-    ``edges`` ``[B + 1]`` are the buckets', ``ends`` ``[T]`` the steps', s; the first begins at 0.
-    """
+    """Sum T steps' values over B buckets with ``edges``, s ``[B + 1]``, spread evenly over them."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     return np.diff(np.interp(edges, np.concatenate([[0.0], ends]), sums))

@@ -175,11 +175,7 @@ class Workers:
         self._pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=arguments)
 
     def map(self, task: Callable[..., T], batches: Iterable[Any]) -> Iterator[tuple[int, T]]:
-        """Do a task of the judge and each batch; yield number and result, in order.
-
-        Raises:
-            ConfigError: A process ended, or none came back in time.
-        """
+        """Do a task of the judge and each batch; yield number and result, in order."""
         coming: Iterator[Any] = iter(batches)
         waiting = dict[int, Future[T]]()
         first = number = 0
@@ -229,8 +225,7 @@ def stress(
 
     It takes ``seconds``, or as long as it takes to judge so many plain ``links`` and as many
     searched ones. Equal seeds give equal plain draws, with any number of processes; with a number
-    of links all is equal. ``show`` takes what is done. Where a user's code raised or did not come
-    back, or a process ended, the findings say so.
+    of links all is equal. Findings say what of a user's raised or did not come back.
     """
     findings = Findings(judge.properties)
     calm = Point(rate_mbps=1.0)
@@ -359,11 +354,10 @@ def _worst(findings: Findings, most: int) -> list[Failure]:
 
 
 def shrunk(judge: Judge, key: str, point: Point, score: float, until: float) -> tuple[Point, float]:
-    """Return the simplest link that still fails, and its score.
+    """Return the simplest link that still fails, and its score; ``until`` is a monotonic time.
 
     In each step all simpler links are judged, and the changes of those that still fail are made
-    together, or as many of them as leave a link that fails. ``until`` is when it ends, by the
-    monotonic clock.
+    together, or as many of them as leave a link that fails.
     """
     judge = replace(judge.of((key,)), schemes=judge.schemes[:BESIDE])
     most, tried = max(STILL, score), set[Point]()
@@ -415,13 +409,9 @@ class _SuiteFile:
 
 
 def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
-    """Write ``stress.json``, the failures as suites, and each failure as a file of its own.
+    """Write ``stress.json``, and the failures as suites, with one agent or several, and alone.
 
-    ``worst.toml`` has the links with one agent, ``worst-flows.toml`` those with several. What an
-    earlier search's ``stress.json`` names is removed.
-
-    Raises:
-        OutputError: The folder cannot be written.
+    What an earlier search's ``stress.json`` names is removed.
     """
     suites: dict[str, list[Scenario]] = {}
     files = {}

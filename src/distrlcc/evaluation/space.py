@@ -110,10 +110,7 @@ def _of(*choices: str, share: float, needs: str = "") -> Any:
 
 @dataclass(frozen=True)
 class Point:
-    """A link of the space; the defaults are those of the simplest link.
-
-    A field that is called as one of `distrlcc.sim.scenario.Link`'s goes there as it is.
-    """
+    """A link of the space, by default the simplest; fields with names of `Link`'s go there."""
 
     rate_mbps: float = _in(0.05, 1e4, 20.0)  # of a generated cellular trace it says nothing
     rtt_ms: float = _in(0.02, 3e3, 40.0)
@@ -193,10 +190,7 @@ def uniforms(seed: int, first: int, count: int) -> FloatArray:
 
 
 def distance(one: Point, other: Point) -> float:
-    """Return how unlike two points are: the sum over dimensions, each 0 to 1 or 1 if one lacks it.
-
-    Which seed they have does not count.
-    """
+    """Return how unlike two points are but for seeds: a dimension adds 0 to 1, and 1 if lacking."""
     total = 0.0
     for name, dimension in DIMENSIONS.items():
         a, b = (dimension.place(getattr(point, name)) for point in (one, other))
@@ -208,11 +202,7 @@ def distance(one: Point, other: Point) -> float:
 
 
 def scenario(point: Point, name: str = "stress") -> Scenario:
-    """Return the scenario of a point.
-
-    Raises:
-        ConfigError: It is not in the space: the simulator has no such link, or it is too large.
-    """
+    """Return the scenario of a point, or refuse one that is not in the space."""
     # The link's rate, its longest round trip and its queue.
     traced = _trace(point) if point.trace else None
     rate = load_trace(traced).mean_mbps if traced else point.rate_mbps
@@ -329,11 +319,7 @@ def fits(point: Point) -> bool:
 
 
 def simpler(point: Point) -> Iterator[Point]:
-    """Yield simpler points, the simplest first, as Hypothesis shrinks.
-
-    Without any of its features, without one, with a value of the simplest link's or half-way to it,
-    and with values of one or two digits.
-    """
+    """Yield simpler points, the simplest first, as Hypothesis shrinks."""
     features = point.features()
     steps: list[dict[str, Any]] = []
     off = {name: getattr(SIMPLEST, name) for name in features}
@@ -366,10 +352,7 @@ def _nearer(dimension: Dimension, value: float, calm: float) -> Iterator[float]:
 
 
 def merged(point: Point, others: Sequence[Point]) -> list[Point]:
-    """Return a point with the changes of the first other, of the first two that differ, and so on.
-
-    A field that one has changed is left alone by those behind it.
-    """
+    """Return a point with others' changes, but those to a field that one before has changed."""
     was, found = asdict(point), list[Point]()
     changes: dict[str, Any] = {}
     for other in others:

@@ -63,11 +63,7 @@ class Figures:
 def measure(
     contender: Contender, scenarios: Sequence[Scenario], together: int = _TOGETHER
 ) -> Figures:
-    """Run a contender as every agent of L scenarios, at most so many together.
-
-    Raises:
-        ConfigError: A user's code raised.
-    """
+    """Run a contender as every agent of L scenarios, at most so many together."""
     found = Figures.empty(len(scenarios))
     # Links that last about equally long share a batch: it steps until the last one is over.
     seconds = np.array([s.duration_s for s in scenarios])
@@ -262,13 +258,7 @@ class Judge:
         return replace(self, properties=tuple(p for p in self.properties if p.key in keys))
 
     def __call__(self, points: Sequence[Point]) -> FloatArray:
-        """Return scores from 0 to `MOST_SCORE`, ``[L, P]``; all points are in the space.
-
-        Where the policy is a user's scheme that broke, all are 0.
-
-        Raises:
-            ConfigError: A user's code raised.
-        """
+        """Return scores from 0 to `MOST_SCORE`, ``[L, P]``; 0 where the policy, a scheme, broke."""
         if not points:
             return np.zeros((0, len(self.properties)))
         scenarios = [scenario(point, f"stress-{k}") for k, point in enumerate(points)]

@@ -246,11 +246,7 @@ class Summary:
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
-    """Sum up scores of schemes that were measured on the same links.
-
-    Raises:
-        ValueError: There are no scores, or their links or seeds differ.
-    """
+    """Sum up scores of schemes that were measured on the same links."""
     if not scores:
         raise ValueError("no scores to sum up")
     first = scores[0]
@@ -347,10 +343,7 @@ def interval_table(
     caption: str | None = None,
     wide: bool = False,
 ) -> Table:
-    """Return a table for a terminal; of each row: its name, its style, and means' texts.
-
-    A wide one, for 130 columns, has intervals beside the means; otherwise they stand below, for 80.
-    """
+    """Return a terminal's table of rows of name, style and means; 130 columns are a wide one."""
     # The frame and the heads.
     result = Table(
         title=Text(title),

@@ -156,15 +156,10 @@ class Collector:
         self._started = True
 
     def collect(self, rollout: Rollout, stop: Callable[[int], bool] | None = None) -> CollectStats:
-        """Fill a rollout with what the weights of `set_weights` do.
+        """Fill a rollout with what the weights of `set_weights` do; return what was seen.
 
-        Args:
-            rollout: Overwritten; ``steps`` says how far.
-            stop: Asked after every row but the last with the number of rows written; True cuts
-                the rollout short (for stragglers).
-
-        Returns:
-            What was seen.
+        ``stop`` is asked after every row but the last, with the number of rows written; True cuts
+        the rollout short (for stragglers).
         """
         if not self._started:
             self.reset()

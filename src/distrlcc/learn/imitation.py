@@ -40,14 +40,7 @@ class SequenceDataset(Dataset[Batch]):
     """Sequences of some episodes; the steps themselves stay on the disk until asked for."""
 
     def __init__(self, data: StoredData, episodes: Indices, length: int, burn_in: int = 0) -> None:
-        """Cut episodes into sequences; the last of each may be shorter.
-
-        Args:
-            data: Where the steps are.
-            episodes: Which episodes, rising, ``[E]``.
-            length: Steps in a sequence that count.
-            burn_in: Steps before them that only warm up a recurrent state.
-        """
+        """Cut rising episodes ``[E]`` into sequences of ``length``, each with steps of burn-in."""
         self.data, self._length, self._burn_in = data, length, burn_in
         self._episodes = episodes
         steps = data.steps[episodes]
@@ -66,10 +59,7 @@ class SequenceDataset(Dataset[Batch]):
         return np.asarray(np.minimum(self.data.steps[episode] - begin, self._length))
 
     def __getitems__(self, indices: Sequence[int] | Indices) -> Batch:
-        """Return a minibatch, as `torch.utils.data.DataLoader` asks for it.
-
-        Observations are raw, and recurrent states empty. What is not valid is burn-in or padding.
-        """
+        """Return a minibatch, for a `torch.utils.data.DataLoader`; raw, with empty states."""
         episode, begin = self._places(np.sort(np.asarray(indices, np.int64)))
         data, steps = self.data, self.data.steps[episode]
         age = begin - self._burn_in + np.arange(self._burn_in + self._length)[:, None]
@@ -126,12 +116,7 @@ class Cloning(Learner):
     config: ImitationConfig
 
     def update(self, epoch: Epoch) -> dict[str, float]:
-        """Make one pass over a data set, measure on the validation episodes; means over ranks.
-
-        Raises:
-            DatasetError: Observations are not finite, or actions are not of the action space.
-            InterruptedUpdateError: The epoch was broken off.
-        """
+        """Make one pass over a data set, measure on the validation episodes; means over ranks."""
         unseen = self.config.normalize_observations and not self.normalizer.count
         if self.version == 0 or unseen:  # where the first epoch was refused
             self._examine(epoch)

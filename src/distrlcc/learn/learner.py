@@ -34,21 +34,10 @@ class Reducer(Protocol):
         return 1
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
-        """Replace the flat gradient ``[P]`` by the ranks' weighted mean, in place.
-
-        Return how far they are apart, if there are several.
-
-        Args:
-            gradient: This rank's mean gradient over its part of the minibatch.
-            weight: Samples in this rank's part; if it is 0 on every rank the mean is 0.
-        """
+        """Replace the flat gradient ``[P]`` by the mean over ranks' samples; return its spread."""
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the ranks' sum of a small float64 array of the same shape everywhere.
-
-        Raises:
-            NotFiniteError: It is not finite, which all ranks see.
-        """
+        """Return the ranks' sum of a small float64 array of the same shape everywhere."""
 
 
 class LocalReducer(Reducer):
@@ -57,11 +46,7 @@ class LocalReducer(Reducer):
     interrupted: Callable[[], bool] = staticmethod(lambda: False)
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
-        """Leave the gradient as it is.
-
-        Raises:
-            InterruptedUpdateError: The user wants to stop.
-        """
+        """Leave the gradient as it is, unless the user wants to stop."""
         if self.interrupted():
             raise InterruptedUpdateError
         return None
@@ -80,11 +65,7 @@ class NotFiniteError(Exception):
 
 
 def checked(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sums as they are.
-
-    Raises:
-        NotFiniteError: One is not finite.
-    """
+    """Return sums as they are, or raise NotFiniteError where one is not finite."""
     if not np.isfinite(sums).all():
         raise NotFiniteError("a sum of statistics is not finite")
     return sums

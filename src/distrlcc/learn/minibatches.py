@@ -74,10 +74,7 @@ class Batch:
 
 
 def sequences(rows: Tensor, length: int) -> Tensor:
-    """Cut rows ``[T, N, ...]`` into sequences ``[length, S · N, ...]``, the last padded with zeros.
-
-    With length 1 the result is a view.
-    """
+    """Cut rows ``[T, N, ...]`` into sequences ``[length, S · N, ...]``, the last zero-padded."""
     steps, count, *rest = rows.shape
     missing = -steps % length
     if missing:
@@ -127,11 +124,7 @@ class MinibatchPlan:
     first: int  # global index of this rank's first environment
 
     def minibatches(self, rows: int, count: int, key: np.uint64) -> Iterator[Tensor]:
-        """Yield the sequences of each minibatch, int64 ``[B]``; some may be empty.
-
-        This rank has ``rows``, at most ``self.rows``, of ``count`` environments; ``key`` is of the
-        shuffle and the same on all ranks.
-        """
+        """Yield sequences of minibatches, int64 ``[B]``, perhaps empty; ranks share the key."""
         units = self.rows * self.blocks
         order = np.argsort(seeding.uniform(key, np.arange(units)), kind="stable")
         environments = np.arange(count)

@@ -326,10 +326,7 @@ class PPO(Learner):
         self._extra_entropy = ExtraEntropy(**state["extra_entropy"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
-        """Go back to an earlier :meth:`shared_state`, and weigh the entropy more for some updates.
-
-        Version and environment steps go on.
-        """
+        """Go back to an earlier :meth:`shared_state`, but for its counts, and raise the entropy."""
         version, env_steps = self.version, self._env_steps
         PPO.load_state_dict(self, good)
         self.version, self._env_steps = version, env_steps

@@ -56,10 +56,7 @@ class Rollout:
         outcomes: int = 0,
         truth: int = 0,
     ) -> Rollout:
-        """Allocate T = ``length`` rows of N = ``count`` environments, O and P = ``truth`` each.
-
-        Recurrent states are kept every ``sequence_length`` rows; for an MLP that is of no matter.
-        """
+        """Allocate T = ``length`` rows of N = ``count``; states stand each ``sequence_length``."""
         shape = (length, count)
         # Recurrent states are kept at the start of each sequence; an MLP has none.
         sequence_length = sequence_length if spec.state_size else 1
@@ -116,11 +113,7 @@ class Rollout:
 
 
 def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
-    """Join rollouts of several workers side by side, along ``N``; the oldest version counts.
-
-    Raises:
-        ValueError: If the rollouts differ in steps.
-    """
+    """Join rollouts of several workers side by side, along ``N``; the oldest version counts."""
     steps = sorted({r.steps for r in rollouts})
     if len(steps) != 1:
         raise ValueError(f"rollouts of different lengths {steps} cannot be joined side by side")

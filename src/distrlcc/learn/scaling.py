@@ -22,14 +22,7 @@ class Scale:
     def __init__(
         self, reducer: Reducer, *, own: bool = False, rule: LRRule = "sqrt", warm_up: int = 1
     ) -> None:
-        """Take what knows the number of ranks, and whether each has a batch of its ``own``.
-
-        Args:
-            reducer: The learner's.
-            own: False: settings count for all ranks together, and nothing is multiplied.
-            rule: How the learning rate follows.
-            warm_up: Updates in which it rises.
-        """
+        """Take what knows the ranks; ``own`` batches multiply, over ``warm_up`` updates."""
         self._reducer, self._own, self._rule, self._warm_up = reducer, own, rule, warm_up
         self.ranks = 1.0
         """Ranks that the learning rate is for."""

@@ -93,10 +93,7 @@ class Block:
 def free_blocks(
     enclosing: ipaddress.IPv4Network | None, taken: Iterable[ipaddress.IPv4Network]
 ) -> list[Block]:
-    """Return the blocks that a new link may take, best first.
-
-    ``enclosing`` is the block of the link around this network; ``taken`` have routes here.
-    """
+    """Return the blocks that a new link may take, in an ``enclosing`` link's block, best first."""
     if enclosing is None:
         candidates = list(_WHOLE.subnets(new_prefix=_FIRST_PREFIX))
     elif enclosing.prefixlen >= LAST_PREFIX:

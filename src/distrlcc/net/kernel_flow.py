@@ -124,10 +124,7 @@ class TcpFlow:
     def __init__(
         self, flow: Flow, place: NDArray[np.void], mark: int, control: str, wire: Wire
     ) -> None:
-        """Open it, to send from the first `hold` on, under a ``control`` of this name.
-
-        The kernel's program finds the `PLACE` that it follows, ``[1]``, by its ``mark``.
-        """
+        """Open it, to send from the first `hold` on; the program finds its place by ``mark``."""
         self._flow, self._wire, self._control = flow, wire, control.encode()
         # The connection.
         self._stack = ExitStack()

@@ -57,8 +57,7 @@ def send(
     """Send zeros to a receiver until the time is over.
 
     ``step_ns`` gives each step's length, ns, for the minimum RTT so far, s; ``stopping`` is asked
-    at each step. ``on_open`` is called when the receiver has accepted; then the flow begins. Raises
-    LinkError where that does not answer or refuses, or the user stopped before.
+    at each step. ``on_open`` is called when the receiver has accepted; then the flow begins.
     """
     with UdpSocket(connect=remote) as socket:
         opening = _open(socket, remote, request, stopping)

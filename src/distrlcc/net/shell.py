@@ -52,10 +52,7 @@ class Job:
 
 
 def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | None]:
-    """Run a command behind an emulated link; return its exit code, and why it could not start.
-
-    It needs privileges, which `enter_user_namespace` gives; raises LinkError.
-    """
+    """Run a command behind an emulated link, with privileges; return its exit code, or why not."""
     with ExitStack() as stack:
         # Make a network for COMMAND, and the outer end where this process was.
         signals = SignalDescriptor([*_FORWARDED, *_ENDING])

@@ -55,10 +55,7 @@ def save_policy(
     before_rename: Callable[[], None] | None = None,
     epoch: int = 0,
 ) -> None:
-    """Write a policy file whole or not at all, as `write_together` does.
-
-    Raises PolicyFileError if the arrays are not those of the spec, and OutputError.
-    """
+    """Write a policy file whole or not at all, as `write_together` does."""
     target = Path(path)
     _check_arrays(target, policy.spec, policy.arrays)
     header = {"spec": asdict(policy.spec), "acting": policy.acting, "notes": policy.notes}
@@ -71,10 +68,7 @@ def save_policy(
 
 
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
-    """Read a policy file, with a warning if it is an older one without a checksum.
-
-    Raises PolicyFileError if it is missing, damaged, foreign, of another version or lacks arrays.
-    """
+    """Read a policy file, with a warning if it is an older one without a checksum."""
     source = Path(path)
     metadata, arrays = _read(source)
     if metadata.get("format") != FORMAT:

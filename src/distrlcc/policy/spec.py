@@ -164,10 +164,7 @@ class PolicySpec:
 
     @property
     def preference(self) -> float | None:
-        """The preference of a user that states none, from 0 (throughput) to 1 (delay).
-
-        None where the policy has no preference for its last input.
-        """
+        """A user's that states none, from 0 (throughput) to 1 (delay); None: it is no input."""
         said = self.options.get(PREFERENCE)
         return None if said is None else float(said)
 

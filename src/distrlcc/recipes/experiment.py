@@ -24,10 +24,7 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is trained, what must be there before, and where it is scored.
-
-    Commands are `distrlcc`'s; ``FOLDER`` stands for the experiment's own.
-    """
+    """What is trained, what is there before, and where it is scored; ``FOLDER`` is its own."""
 
     name: str
     train: str  # to which seed and place are added

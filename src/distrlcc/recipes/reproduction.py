@@ -60,11 +60,7 @@ class Reproduction:
     """Yields what is scored, and may say what each is and how long the rest takes."""
 
     def row(self, seeds: Sequence[int]) -> ResultRow:
-        """Train and score what is not there yet, and return the row of all.
-
-        Raises:
-            SystemExit: A command ended with this exit code; what was done stays, to go on with.
-        """
+        """Train and score what is not there yet, and return the row of all."""
         require_writable(self.folder)
         done = self.folder / "prepared"
         if self.experiment.prepare and not done.exists():
@@ -101,12 +97,7 @@ class Reproduction:
         row.save(folder / f"{row.recipe}.json")
 
     def _run(self, seed: int) -> SeedRun:
-        """Train and score a seed, as far as that was not done yet.
-
-        Raises:
-            ConfigError: Another version of distrlcc, or another command, trained the run.
-            DatasetError: What is kept of it is damaged.
-        """
+        """Train and score a seed, as far as that was not done yet."""
         kept, place = self.folder / f"seed-{seed}.json", self.folder / f"seed-{seed}"
         words = [*self._placed(self.experiment.train), "--seed", str(seed), "--out", str(place)]
         run = SeedRun(seed, words)

@@ -39,10 +39,7 @@ def _lines(rows: Iterable[Sequence[str]]) -> str:
 
 
 def gates_table(row: ResultRow) -> list[tuple[str, ...]]:
-    """Return the cells of the scorecard's gates, a row's means over its runs, and what ships.
-
-    What passes is bold.
-    """
+    """Return the cells of the scorecard's gates, a row's means and what ships; passes are bold."""
     table: list[tuple[str, ...]] = []
     for (label, key), gate in GATES.items():
         if key not in row.scores.get(label, {}):

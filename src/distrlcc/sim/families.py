@@ -223,10 +223,7 @@ def cellular_link(split: str, index: int) -> Scenario:
 
 
 def training_link(split: str, index: int) -> Scenario:
-    """100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets (log-uniform), loss to 5%.
-
-    A link lasts 200 round trips: 400 monitor intervals.
-    """
+    """100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets (log-uniform), loss to 5%."""
     u = draws("aurora", split, index, 4)
     delay = round(50.0 + 450.0 * u[1], 3)
     link = Link(

@@ -237,10 +237,7 @@ def _require_replayable(log: Log) -> None:
 
 
 def replay(log: Log, trace: Trace) -> Replay:
-    """Feed a log's arrivals to the link model and compare all that it says happened.
-
-    Raises TraceError where that cannot be: another queue, some packets alone, or a late end.
-    """
+    """Feed a log's arrivals to the link model and compare all that it says happened."""
     _require_replayable(log)
     queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []

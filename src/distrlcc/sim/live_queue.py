@@ -285,10 +285,7 @@ def serve(
     until: int,
     end: int,
 ) -> Any:
-    """Let the link's events up to a time happen, but none at ``end`` except departures.
-
-    Returns whether it stopped at a packet whose ACK may be a flow's next event.
-    """
+    """Let the link's events up to a time happen; return whether an ACK may be a flow's next one."""
     while True:
         leaves = FOREVER
         if link[col.QUEUE_HEAD] < link[col.QUEUE_TAIL]:

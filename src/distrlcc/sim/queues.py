@@ -115,12 +115,7 @@ class CoDel(DropTail):
         on_drop: Callable[[int, Packet], None] | None = None,
         ecn: bool = False,
     ) -> None:
-        """Start empty.
-
-        Waiting for ``target`` is acceptable for good, for longer during an ``interval``. `pop`
-        calls ``on_drop`` with the time and packet of each drop. With ``ecn`` it marks packets that
-        take marks.
-        """
+        """Start empty; `pop` calls ``on_drop`` with time and packet; with ``ecn`` it marks."""
         super().__init__(packets, bytes_)
         self._row = aqm.codel_row(target, interval)
         self._on_drop = on_drop
@@ -240,12 +235,7 @@ class QueueSpec:
         draw: Callable[[Packet], float],
         on_drop: Callable[[int, Packet], None] | None = None,
     ) -> DropTail:
-        """Make an empty queue.
-
-        ``unit`` is one millisecond in the link's unit of time. ``draw`` draws a packet's lot of
-        PIE's lottery, in [0, 1). ``on_drop`` gets the time and packet of each drop that is not
-        an arrival's.
-        """
+        """Make an empty queue of ``unit`` a ms; ``on_drop`` gets drops that are no arrival's."""
         limits, ecn = (self.packets, self.bytes), self.mark is not None
         if self.kind in _TIMES:
             first, second = (value * unit for _, value in self.times_ms)

@@ -278,11 +278,7 @@ class Simulator:
             self._make_room(stuck)
 
     def _choose_kernel(self) -> tuple[Any, ...]:
-        """Return the kernel, its rows `aqm`, its `schemes`, EWMAs and histograms.
-
-        Absent parts are compiled away. A batch that keeps histograms or a log gets the kernel with
-        schemes, so that fewer variants are compiled.
-        """
+        """Return the kernel, `aqm`, `schemes`, EWMAs, histograms; what is absent costs nothing."""
         ewmas, histograms = (a if a.size else None for a in (self.ewmas, self.histograms))
         logs = self.log.size > 0
         schemes = True if self._with_schemes or histograms is not None or logs else None

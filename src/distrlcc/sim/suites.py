@@ -141,10 +141,9 @@ SUITES: Registry[Suite] = Registry("suite", _OURS, _suite)
 def trace_suite(
     paths: Iterable[str], delay_ms: float = 20.0, queue: str = "100", loss: float = 0.0
 ) -> Suite:
-    """Make a suite of trace files: links of a one-way delay, a queue and losses, one period each.
+    """Make a suite of traces: links of a one-way delay, a queue and losses, one period each.
 
-    `distrlcc.sim.queues` says how a queue reads. A period below `MIN_TRACE_S` is repeated until
-    then. A bad file is a `TraceError`.
+    `distrlcc.sim.queues` says how a queue reads. A period below `MIN_TRACE_S` is repeated.
     """
     scenarios, spec = [], parse_queue(queue)
     limits: dict[str, Any] = {"queue_packets": spec.packets, "queue_bytes": spec.bytes}
@@ -219,10 +218,7 @@ def _resolve_trace(link: Link, base: Path) -> Link:
 
 
 def load_suite(name: str) -> Suite:
-    """Return the suite of a name or reference, a link's id, a TOML file or folder of traces.
-
-    Raises ConfigError, and TraceError where a file of the folder is no trace.
-    """
+    """Return the suite of a name or reference, a link's id, a TOML file or folder of traces."""
     if is_suite(name):
         return SUITES[name]
     if is_suite(_parted(name)[0]):

@@ -85,10 +85,7 @@ class Receiver:
         return len(self._unacknowledged) >= MAX_RANGES
 
     def on_data(self, number: int, size: int, lowest: int = 0) -> bool:
-        """Receive a packet of ``size`` UDP payload bytes; return whether it is new.
-
-        The sender waits for ``lowest`` and above.
-        """
+        """Receive a packet of ``size`` bytes; return if it is new. ``lowest`` is waited for."""
         ranges = self._ranges
         self._unacknowledged.append(number)
         if number < self._floor or not ranges.add(number):

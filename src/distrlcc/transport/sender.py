@@ -74,10 +74,7 @@ class Sender:
         first_rtt: int = 0,
         on_rtt: Callable[[int], None] | None = None,
     ) -> None:
-        """Start a flow, whose present step began at ``step_start``, if not now.
-
-        ``first_rtt`` is a handshake's, ns, 0 if there was none; ``on_rtt`` takes each sample, ns.
-        """
+        """Start a flow, whose step began at ``step_start``; ``on_rtt`` takes RTT samples, ns."""
         self._options = options = options or SenderOptions()
         self.controller = controller
         self.rtt = RttEstimator(first_rtt)
@@ -109,10 +106,7 @@ class Sender:
         return self._outstanding.count
 
     def lowest(self, *, now: int) -> int:
-        """Return what DATA tells the receiver: the least number whose ACK would be taken.
-
-        That is in flight, was found lost lately, or is the next one.
-        """
+        """Return the least number whose ACK would be taken: in flight, lost lately, or next."""
         return self._found_lost.lowest(self._outstanding.lowest, now=now)
 
     def packet_to_send(self, *, now: int) -> int | None:
@@ -263,10 +257,7 @@ class Sender:
             undone = False
 
     def on_timer(self, *, now: int) -> list[int]:
-        """Do what is due at `timer_time`; return newly lost packets.
-
-        A timeout finds no packet lost: the ACK of the probe will.
-        """
+        """Do what is due at `timer_time`; return newly lost packets, none after a timeout."""
         lost = self._find_lost(now) if self._loss_time <= now else []
         if self.timer_time() <= now:
             if self.rtt.backoff == 0:  # what was lost before it is over
@@ -287,11 +278,7 @@ class Sender:
             self._paced_time = min(self._earliest(now), now + pacing_interval(rate))
 
     def take_interval(self, *, now: int) -> IntervalStats:
-        """Return what was seen since the last call, arrays of one element, and start anew.
-
-        The controller's `on_interval` is the owner's to call, since one policy may serve many
-        senders at once; then `on_action`.
-        """
+        """Return what was seen since the last call, arrays of one element, and start anew."""
         return self._interval.take(self.rtt, self.controller, self._outstanding.count, now=now)
 
     def _earliest(self, now: int) -> int:

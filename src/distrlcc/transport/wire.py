@@ -110,10 +110,7 @@ _HELLO_START, _ACK_START = (_START.pack(MAGIC, VERSION, kind, 0) for kind in (Ki
 
 
 def session_key(session: int, client_nonce: bytes, server_nonce: bytes = b"") -> bytes:
-    """Derive the key of a session, 32 bytes.
-
-    ANSWER comes before the sender knows the receiver's nonce: its key is derived with an empty one.
-    """
+    """Derive the key of a session, 32 bytes; ANSWER's is derived with an empty server's nonce."""
     material = session.to_bytes(8) + client_nonce + server_nonce
     return blake2s(material, person=b"dlcckey1").digest()
 
