@@ -1,8 +1,4 @@
-"""Reinforcement learning for network congestion control.
-
-In a notebook or a program, ``import distrlcc`` has what docs/python.md describes; each name is
-imported when it is first used.
-"""
+"""Reinforcement learning for network congestion control; docs/python.md has what this offers."""
 
 from __future__ import annotations
 

@@ -87,7 +87,6 @@ class GroupError(DistrlccError):
     exit_code = 3
 
     def __init__(self, message: str, *, exit_code: int = 3) -> None:
-        """Take the message, and another exit code than that of others that are gone."""
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -96,7 +95,6 @@ class NoGroupError(GroupError):
     """A group that this process cannot find, begin or join, for a reason that is its own."""
 
     def __init__(self, message: str) -> None:
-        """Take the message."""
         super().__init__(message, exit_code=DistrlccError.exit_code)
 
 

@@ -1,8 +1,4 @@
-"""Packages that only an extra brings: which are missing, and the command that installs them.
-
-The command names the packages themselves, as the installed metadata have them: so it works beside
-a clone and beside a wheel, whether or not an index has distrlcc.
-"""
+"""Packages that only an extra brings: which are missing, and the command that installs them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""File systems by URL: a folder, ``s3://bucket/path`` or what else pyarrow and fsspec reach.
-
-Every call has a time limit, and every error is one line that says what to do.
-"""
+"""File systems by URL, as pyarrow and fsspec reach them; each call has a limit of time."""
 
 from __future__ import annotations
 

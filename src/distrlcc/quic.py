@@ -35,7 +35,6 @@ class Adapter(QuicCongestionControl):
     def __init__(
         self, controller: Controller, step_ns: StepLength, *, max_datagram_size: int
     ) -> None:
-        """Begin; ``step_ns`` gives a step's length, ns, for the minimum RTT, s."""
         super().__init__(max_datagram_size=max_datagram_size)
         now = self._due = time.monotonic_ns()
         self._controller, self._step_ns, self._size = controller, step_ns, max_datagram_size

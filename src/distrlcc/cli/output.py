@@ -64,20 +64,17 @@ class Countdown(Generic[T]):
     """
 
     def __init__(self, things: Sequence[T], name: Callable[[T], str]) -> None:
-        """Take the things, and what says their names."""
         self._things, self._name = things, name
         self._done, self._line, self._said = 0, "", ("", 0.0)
         self._begin = monotonic()
 
     def __iter__(self) -> Iterator[T]:
-        """Yield the things."""
         for done, thing in enumerate(self._things):
             self._done, self._line = done, self._name(thing)
             self(0.0)
             yield thing
 
     def __call__(self, share: float) -> None:
-        """Take the share of the present thing that is done."""
         now, done = monotonic(), self._done + share
         said, when = self._said
         if self._line != said or now >= when + _QUIET_S:

@@ -64,7 +64,6 @@ class _Once(argparse._StoreAction):
     """Stores a value; of a flag that is given twice one would hide the other."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        """Store it."""
         if option in parser.given:
             both = f"{getattr(namespace, self.dest)},{values}"
             remedy = both if isinstance(values, str) else self.metavar

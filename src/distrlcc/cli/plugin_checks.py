@@ -1,7 +1,4 @@
-"""What `distrlcc check plugin` runs: the contract of each kind of a user's code.
-
-Each check returns a figure, mostly its speed, and raises ValueError where the contract is broken.
-"""
+"""What `distrlcc check plugin` runs: each check returns its speed, or raises ValueError."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Has a user's code run in a process of its own, so that whatever ends it is told in one line.
-
-A signal, such as that of a fault in compiled code, leaves a process no time to say anything.
-"""
+"""Runs a user's code in a process of its own, so that whatever ends it is told in one line."""
 
 from __future__ import annotations
 

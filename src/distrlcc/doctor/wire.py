@@ -1,8 +1,6 @@
 """Measurement between two machines: ports, round trip, clocks and bandwidth.
 
-The far side listens on one of the ports that Ray's workers use, so that what is measured has
-passed the same firewall. On one connection it answers pings with its clock, then takes what is
-sent and says how fast that came, then sends as long.
+The far side listens on one of the ports that Ray's workers use, as the same firewall counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Observation spaces over `IntervalStats`: each is a class with running state per sender.
-
-docs/environment.md has the elements of each space in order, with their formulas.
-"""
+"""Observation spaces, classes with a running state per sender; docs/environment.md has formulas."""
 
 from __future__ import annotations
 

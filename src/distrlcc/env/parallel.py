@@ -1,15 +1,4 @@
-"""Several senders on one link as a PettingZoo environment: `SharedLinkParallelEnv`.
-
-Use::
-
-    env = SharedLinkParallelEnv(agents=4)
-    observations, infos = env.reset(seed=1)
-    while env.agents:
-        actions = {agent: env.action_space(agent).sample() for agent in env.agents}
-        observations, rewards, terminations, truncations, infos = env.step(actions)
-
-It needs the extra ``pettingzoo``.
-"""
+"""Several senders on one link as a PettingZoo environment; it needs the extra ``pettingzoo``."""
 
 from __future__ import annotations
 

@@ -512,7 +512,6 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
     ) -> None:
-        """Set up a link environment; ``changes`` are as `make_vector_env` takes them."""
         changes = {"stagger": False, "autoreset": False, "with_labels": True} | changes
         self._vector = make_vector_env(1, config, split=split, **changes)
         self.render_mode = self._vector.render_mode

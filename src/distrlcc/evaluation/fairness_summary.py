@@ -1,7 +1,4 @@
-"""How contenders share links: means and intervals over a suite, as JSON and as a table.
-
-docs/fairness.md says which keys the JSON has; they stay.
-"""
+"""How contenders share links, over a suite; docs/fairness.md says which keys the JSON has."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Colours and markers of schemes, in figures and on pages, without matplotlib.
 
-Schemes have equal colours in every plot, which are safe for colour-blind readers: Okabe and Ito's
-(https://jfly.uni-koeln.de/color/), lightened where the page is dark. Policies take warm colours and
-stars; the schemes that people use have one each.
+Colours are safe for colour-blind readers: Okabe and Ito's (https://jfly.uni-koeln.de/color/),
+lightened where the page is dark. Policies take warm ones and stars.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""All figures: throughput against delay, links and flows over time, shares of a link.
-
-Figures are matplotlib objects without global state; they are sized for one column of a paper and
-are readable there.
-"""
+"""All figures, one column of a paper wide: throughput against delay, time, shares of a link."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""The pages: what each says, with their figures as PNG or PDF and the numbers as JSON beside them.
-
-All are of the one template of `distrlcc.evaluation.page`. Into a folder write::
-
-    write_report     report.html, summary.json (distrlcc.evaluation.summary says which keys),
-                     scatter.png (throughput against p95 queueing delay), table.csv, table.tex,
-                     series-LINK.png, one for each link with time series
-    write_fairness   fairness.html, fairness.json (docs/fairness.md says which keys),
-                     fairness-CONTENDER.png, a link on which flows join and leave; .pdf likewise
-    write_scorecard  scorecard.html, a row for each score; scorecard.json, with the gates
-"""
+"""The pages, of one template: what each says, with figures and numbers in files beside them."""
 
 from __future__ import annotations
 

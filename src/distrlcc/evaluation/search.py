@@ -167,7 +167,6 @@ class Workers:
     """Processes that do tasks of a judge."""
 
     def __init__(self, judge: Judge, processes: int) -> None:
-        """Start them; use a ``with``."""
         self.judge, self.processes = judge, processes
         self._before = set(multiprocessing.active_children())
         context = multiprocessing.get_context("fork")
@@ -287,7 +286,6 @@ class Elites:
     """Keeps the least score of each kind of link and property, and the uniforms of that link."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self.kept: dict[tuple[object, ...], tuple[float, FloatArray]] = {}
 
     def tell(self, draws: Iterable[FloatArray], points: Sequence[Point], scores: Any) -> None:

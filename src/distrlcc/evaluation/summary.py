@@ -1,7 +1,4 @@
-"""Means with 95 % intervals, overall and per link, ranked by power; as JSON and as a table.
-
-docs/metrics.md says which keys the JSON has; they stay.
-"""
+"""Means with 95 % intervals, ranked by power; docs/metrics.md says which keys the JSON has."""
 
 from __future__ import annotations
 

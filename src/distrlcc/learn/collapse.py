@@ -84,7 +84,6 @@ class Restorer:
     """Keeps copies of a learner's state, and gives one back where the alarm stays on."""
 
     def __init__(self, config: AlarmConfig, learner: PPO) -> None:
-        """Take the learner as it begins for the first good state."""
         self._config, self._learner = config, learner
         self._good = self._newest = learner.shared_state()
         self._in_a_row = 0

@@ -21,7 +21,6 @@ _LEAST_WEIGHT = 1e-3
 
 
 def _plain(method: Callable[..., Any]) -> Any:
-    """Return what a method wraps."""
     return getattr(method, "__wrapped__", method)
 
 
@@ -39,7 +38,6 @@ class FlatAdam:
     """Takes a network's steps; the network's parameters become views of ``flat``."""
 
     def __init__(self, network: nn.Module, reducer: Reducer, weight_decay: float = 0.0) -> None:
-        """Take a network on its device, the same on every rank."""
         self._reducer = reducer
         parameters = list(network.parameters())
         self.flat = nn.Parameter(parameters_to_vector(parameters).detach())

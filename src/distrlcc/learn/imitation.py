@@ -50,7 +50,6 @@ class SequenceDataset(Dataset[Batch]):
         """Steps of all sequences."""
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def counts(self, indices: Indices) -> Indices:

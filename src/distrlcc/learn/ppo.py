@@ -70,7 +70,6 @@ class PPO(Learner):
         reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the learner; see :class:`Learner`."""
         # What is left out of advantages is what a critic expects that knows the link, beyond what
         # the policy's own says (an asymmetric actor-critic, https://arxiv.org/abs/1710.06542). It
         # is there in training alone, and adds nothing at first.

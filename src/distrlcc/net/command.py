@@ -34,7 +34,6 @@ class SignalDescriptor:
     """Signals as a readable descriptor; they are blocked from then on, in children too."""
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
-        """Block signals and open their descriptor."""
         self._numbers = frozenset(numbers)
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         mask = struct.pack("=QQ", sum(1 << (number - 1) for number in self._numbers), 0)

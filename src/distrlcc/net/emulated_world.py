@@ -129,7 +129,6 @@ class EmulatedWorld:
     """N links, each with its scenario's flows; the first flow of each is the agent's."""
 
     def __init__(self, n: int) -> None:
-        """Start without links; all N must be loaded before the first `act`."""
         self._stepping = False
         self._places: list[Place | None] = [None] * n
         self._timers = Timers()

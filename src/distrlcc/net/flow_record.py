@@ -85,7 +85,6 @@ class Ticker:
     """The clock of a sender's steps, and how late each was; a missed one is not made up for."""
 
     def __init__(self, *, now: int, step: int) -> None:
-        """Start the first step, which lasts ``step`` ns."""
         self.due = now + step  # when the present step ends, ns
         self.missed = 0  # steps that were skipped, as their time had passed
         self.count = 0  # steps that have ended
@@ -114,7 +113,6 @@ class StepLog:
     """A flow's steps in a file without a name, so that they take no memory; a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin, on the disk of a folder; raises OutputError."""
         self._folder = folder
         with writing(self._folder):
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115  (`__exit__` closes it)

@@ -208,7 +208,6 @@ class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
     def __init__(self, scenario: Scenario, timers: Timers, agent: TcpFlow | None = None) -> None:
-        """Open the flows' sockets, at rest until `begin`; ``agent`` is both ends of the first."""
         self.link = EmulatedLink(scenario)
         first, count, key = randbits(62), len(scenario.flows), token_bytes(32)
         self.relayed = [

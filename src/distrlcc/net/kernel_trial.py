@@ -34,7 +34,6 @@ class Trial:
     """The program in this kernel, with memory that this process shares."""
 
     def __init__(self, policy: Record) -> None:
-        """Load it with a `POLICY`; raises KernelError."""
         require_kernel()
         self._object = bpf.BpfObject(PROGRAM.read_bytes())
         try:

@@ -1,7 +1,4 @@
-"""Packets at an emulated bottleneck, and their log in mahimahi's format.
-
-`distrlcc check link` and mm-graph read it.
-"""
+"""Packets at an emulated bottleneck, and their log in mahimahi's format, as mm-graph reads it."""
 
 from __future__ import annotations
 

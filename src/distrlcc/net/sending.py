@@ -1,8 +1,4 @@
-"""One flow over a real socket: handshake, packets until the time is over, and the end.
-
-Read `send` top to bottom. Everything that congestion control decides is in the sans-IO
-`distrlcc.transport.sender`; this keeps its times.
-"""
+"""One flow over a real socket: `distrlcc.transport.sender` decides, this keeps its times."""
 
 from __future__ import annotations
 

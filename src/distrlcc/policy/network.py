@@ -73,7 +73,6 @@ class PolicyNetwork(nn.Module):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        """Take the spec."""
         super().__init__()
         self.spec = spec
         self.log_std: nn.Parameter | None = None
@@ -109,7 +108,6 @@ class UserNetwork(PolicyNetwork):
     """A network that a user brings; see `distrlcc.policy.spec.Network`."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
-        """Build the network with weights drawn from ``seed`` alone."""
         super().__init__(spec)
         assert spec.network is not None
         with torch.random.fork_rng(devices=[]):
@@ -134,7 +132,6 @@ class ActorCritic(PolicyNetwork):
     """Dense layers, an optional recurrent layer, a dense one of its inputs and state, two heads."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
-        """Build the network with weights drawn from ``seed`` alone."""
         super().__init__(spec)
         widths = (spec.observation_size, *spec.dense)
         self.trunk = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))

@@ -70,7 +70,6 @@ class NumpyNetwork:
     """A policy's arrays, ready to be run: raw observations in, head and value out."""
 
     def __init__(self, spec: PolicySpec, arrays: Mapping[str, Float32]) -> None:
-        """Take the arrays named and shaped as :func:`expected_shapes` says."""
         self.spec = spec
         self._mean, self._std = arrays["normalizer.mean"], arrays["normalizer.std"]
         self.log_std: Float32 = arrays.get("log_std", np.zeros(0, np.float32))
@@ -173,7 +172,6 @@ class NumpyPolicy(NumpyNetwork):
     """Acts for N senders at once."""
 
     def __init__(self, policy: PolicyFile) -> None:
-        """Take a policy as read from a file or built by a learner."""
         super().__init__(policy.spec, policy.arrays)
         self.acting, self.notes = policy.acting, policy.notes
 

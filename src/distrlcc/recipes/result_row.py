@@ -1,7 +1,4 @@
-"""A recipe's row of results: what its training runs scored, and whether others agree with it.
-
-Kept as JSON beside the policy that it belongs to.
-"""
+"""A recipe's results, JSON beside its policy: its runs' scores, and whether others agree."""
 
 from __future__ import annotations
 

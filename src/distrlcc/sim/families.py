@@ -1,7 +1,4 @@
-"""The links behind the named suites: random, cellular, Aurora's, Indigo's, Genet's and shared ones.
-
-Each generated link's parameters are draws that are named by suite, split and index.
-"""
+"""The links behind the named suites; each parameter is a draw named by suite, split and index."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which column of the simulator's arrays holds what.
-
-Times are int64 nanoseconds, counts are packets. N is environments, K flows each, F = N * K.
-"""
+"""Columns of the simulator's arrays of N links, K flows each, F = N * K: int64 ns, or packets."""
 
 FOREVER = 1 << 62  # a time that never comes, and a queue limit that is never reached
 

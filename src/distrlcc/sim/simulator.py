@@ -1,14 +1,5 @@
 """N scenarios in one batch: the arrays that the compiled kernel advances, and their set-up.
 
-Use::
-
-    simulator = Simulator(n_links=256)
-    for n, scenario in enumerate(scenarios):
-        simulator.load(n, scenario)
-    simulator.control[:, CWND] = windows   # [N * K] packets; read of agents' flows
-    simulator.advance(10_000_000)          # 10 ms
-    stats = simulator.stats()              # IntervalStats of [N * K]
-
 Links of one batch may have fewer flows than K: the others' rows then stand still.
 """
 

@@ -1,7 +1,4 @@
-"""The handshake, one round trip: a sender's `Opening` and a receiver's `Admission`, sans-IO.
-
-`distrlcc.net.sending` and `distrlcc.net.receiving` drive them.
-"""
+"""The handshake, one round trip: a sender's `Opening` and a receiver's `Admission`, sans-IO."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ class Repeat:
     """When to send a datagram again that was not answered: waits that double, and an end."""
 
     def __init__(self, limit: int, *, now: int) -> None:
-        """Make the first sending due at once, and the last one within ``limit`` ns."""
         self._wait = _FIRST_WAIT
         self._end = now + limit
         self._due = now

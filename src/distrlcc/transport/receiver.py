@@ -1,8 +1,4 @@
-"""The receiver of one session: which packets came, and what to acknowledge.
-
-Sans-IO: `on_data` takes each datagram, `ack_to_send` answers all that were read at once, or
-`MAX_RANGES` of them.
-"""
+"""The receiver of one session, sans-IO: which packets came, and what to acknowledge."""
 
 from __future__ import annotations
 
