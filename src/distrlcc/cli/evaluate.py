@@ -69,10 +69,7 @@ from distrlcc.cli.output import (
     note,
 )
 from distrlcc.errors import ConfigError, LinkError, listed, once, printable
-from distrlcc.evaluation.contender import (
-    Contender,
-    kernel_note,
-)
+from distrlcc.evaluation.contender import Contender, kernel_note
 from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
 from distrlcc.evaluation.kernel_policy import in_kernel, kernel_work, registered
 from distrlcc.evaluation.parallel_flows import ParallelFlows, measure_parallel

@@ -53,11 +53,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.cli.output import note
-from distrlcc.cli.run_arguments import (
-    group_options,
-    run_config,
-    run_options,
-)
+from distrlcc.cli.run_arguments import group_options, run_config, run_options
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import Node

@@ -75,6 +75,7 @@ class Countdown(Generic[T]):
             yield thing
 
     def __call__(self, share: float) -> None:
+        """Take the share of the present thing that is done."""
         now, done = monotonic(), self._done + share
         said, when = self._said
         if self._line != said or now >= when + _QUIET_S:

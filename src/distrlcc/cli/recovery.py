@@ -22,14 +22,7 @@ from typing import Any
 import numpy as np
 
 from distrlcc.cli.contenders import contenders_of
-from distrlcc.cli.output import (
-    Countdown,
-    check_report,
-    command_line,
-    console,
-    counted,
-    emit_json,
-)
+from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.recovery import recoveries, recovery_scores
 from distrlcc.evaluation.scores import RECOVERY_METRICS, shown

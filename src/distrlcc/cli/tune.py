@@ -15,12 +15,7 @@ from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.filesystems import absolute, storage_filesystem
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.space import check_space
-from distrlcc.tune.tune_config import (
-    PBTConfig,
-    SearchConfig,
-    TuneConfig,
-    steps_per_update,
-)
+from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig, steps_per_update
 
 _TUNER = """
     recipe? RECIPE  see 'distrlcc list recipes'
@@ -179,12 +174,7 @@ def _run_tuner(args: Namespace, command: str) -> int:
     with open_folder(args.out, config, resume=args.resume) as folder:
         try:
             signal, failures = run(
-                config,
-                folder,
-                address=args.address,
-                cpus=args.cpus,
-                resume=args.resume,
-                show=note,
+                config, folder, address=args.address, cpus=args.cpus, resume=args.resume, show=note
             )
         except DistrlccError:
             if not args.resume and not (folder.path / REPORTS).exists():

@@ -40,14 +40,7 @@ from distrlcc.evaluation.scores import (
     shown,
 )
 from distrlcc.evaluation.sim_to_real import RTT_BOUND, THROUGHPUT_BOUND, WorldComparison
-from distrlcc.evaluation.summary import (
-    ORACLE,
-    MeanInterval,
-    Summary,
-    figure,
-    summarise,
-    to_json,
-)
+from distrlcc.evaluation.summary import ORACLE, MeanInterval, Summary, figure, summarise, to_json
 from distrlcc.files import require_writable, write_together
 from distrlcc.sim.link import Log
 from distrlcc.sim.suites import unique_names
