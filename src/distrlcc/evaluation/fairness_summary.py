@@ -9,20 +9,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from distrlcc.evaluation.bootstrap import CONFIDENCE
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness import SharedRun, fairness_of, run_shared, running_rates
 from distrlcc.evaluation.scores import FAIRNESS_METRICS, Metric, VoidRun, defined_mean, shown
-from distrlcc.evaluation.summary import (
-    MeanInterval,
-    figure,
-    interval_table,
-    over_links,
-    tail_rows,
-    void_note,
-)
+from distrlcc.evaluation.summary import MeanInterval, figure, means_table, over_links, void_note
+from distrlcc.evaluation.tables import Table
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
 
@@ -88,20 +81,9 @@ def shown_metrics(rows: Sequence[SuiteFairness]) -> list[Metric]:
 
 
 def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
-    """Return a suite's table for a terminal: a row for each contender, learned ones bold."""
-    links, seeds = rows[0].values.shape[1:]
-    metrics = shown_metrics(rows)
-    lines: list[tuple[str, str, Sequence[tuple[str, str]]]] = []
-    for row in rows:
-        style = "strike" if row.void else "bold" * row.learned
-        lines.append((row.name, style, [row.overall[m.key].texts(m) for m in metrics]))
-        lines += tail_rows(row.overall, metrics)
-    return interval_table(
-        f"{suite}: {links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each",
-        ["flows", *(m.title for m in metrics)],
-        lines,
-        caption="\n".join(line for row in rows for line in row.notes) or None,
-    )
+    """Return a suite's table: a row for each contender."""
+    lines = [(shown(row.contender), row.overall, row.learned, bool(row.void)) for row in rows]
+    return means_table(suite, "flows", lines, shown_metrics(rows))
 
 
 def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:

@@ -17,74 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from distrlcc.evaluation.scores import Metric
-from distrlcc.evaluation.summary import MeanInterval
-
-Colors = tuple[str, str] | None
-"""On a light and on a dark page."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell; ``how``: ``best``, ``passed``, ``failed``, ``void`` or nothing."""
-
-    text: str
-    half: str = ""
-    """Half of an interval."""
-    tails: tuple[str, ...] = ()
-    """What stands below."""
-    how: str = ""
-    value: float | None = None
-    """What sorts; None: the text."""
-
-    @classmethod
-    def of(cls, found: MeanInterval, metric: Metric, how: str = "") -> Cell:
-        """Return a mean's cell with its interval and tails."""
-        text, half = found.texts(metric)
-        return cls(text, half, found.tails(metric), how, _number(text))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A table's column."""
-
-    head: str
-    unit: str = ""
-    about: str = ""
-    left: bool = False
-    colors: Colors = None
-
-    @classmethod
-    def of(cls, metric: Metric) -> Column:
-        """Return a metric's column."""
-        return cls(metric.label, metric.unit, metric.definition)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A table's row."""
-
-    name: str
-    cells: Sequence[Cell]
-    how: str = ""
-    colors: Colors = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, whose first column has the rows' names."""
-
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Row]
-    kind: str = ""
+from distrlcc.evaluation.tables import Table
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from distrlcc.evaluation.space import (
     uniforms,
 )
 from distrlcc.evaluation.stress import PROPERTIES, Judge, Property
+from distrlcc.evaluation.tables import Cell, Column, Row, Table
 from distrlcc.files import require_writable, write_together
 from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent
@@ -132,6 +133,35 @@ class Findings:
                 for name, one in self.failures.items()
             },
         }
+
+
+def tables(figures: dict[str, Any], says: dict[str, str]) -> tuple[Table, Table]:
+    """Return the tables of a search's figures: what holds where, and the worst links."""
+    rows = []
+    for key, share in figures["shares"].items():
+        held = share["share"] if share["judged"] else None
+        low, high = share["interval"] or (0.0, 0.0)
+        bar = figures["bars"].get(key)
+        how = "" if bar is None or held is None else "passed" if held >= bar else "failed"
+        cells = [
+            Cell(says.get(key, "all that have a bar and are judged")),
+            Cell(str(share["judged"])),
+            Cell("-" if held is None else f"{held:.1%}", how=how, value=held),
+            Cell("-" if held is None else f"{low:.1%} to {high:.1%}"),
+            Cell("" if bar is None else f"{bar:.0%}"),
+        ]
+        rows.append(Row(key, cells))
+    heads = ("property", "what must hold", "links", "holds", "95% interval", "bar")
+    columns = [Column(head, left=k < 2) for k, head in enumerate(heads)]
+    title = f"{figures['policy']} on {figures['plain']} plain draws of the space"
+    shares = Table(title, columns, rows)
+    rows = []
+    for name, one in figures["worst"].items():
+        link = ", ".join(f"{key} {value}" for key, value in one["link"].items())
+        rows.append(Row(name, [Cell(f"{one['score']:.2f}", value=one["score"]), Cell(link)]))
+    columns = [Column("name", left=True), Column("score"), Column("link", left=True)]
+    title = f"The worst of these and of {figures['searched']} searched links, made simple"
+    return shares, Table(title, columns, rows)
 
 
 def wilson(held: int, judged: int) -> tuple[float, float]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from distrlcc.evaluation.bootstrap import CONFIDENCE, link_intervals, mean_intervals
+from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.scores import (
     METRICS,
     SENDER_METRICS,
@@ -26,6 +24,7 @@ from distrlcc.evaluation.scores import (
     defined_means,
     shown,
 )
+from distrlcc.evaluation.tables import Cell, Column, Row, Table, printed
 from distrlcc.sim.suites import unique_names
 from distrlcc.types import FloatArray
 
@@ -33,9 +32,6 @@ _WIDE = 130  # columns of a terminal from which on an interval stands beside its
 _MOST_NAMES = 10  # links that a sentence names
 _MOST_GUARDED = 0.1  # share of the time in the guard's hold that a sentence tells of
 ORACLE = "oracle"  # it knows the link, and is no rival
-TAILS = ("p10", "worst")
-"""What stands below a mean over links: a tenth of the links are worse than the first value, and
-the worst one. With fewer than ten links they are the same, and the second stands alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +59,19 @@ class MeanInterval:
         p10, worst = ("" if math.isnan(v) else metric.text(v) for v in (self.p10, self.worst))
         return p10, worst
 
+    def cell(self, metric: Metric, how: str = "") -> Cell:
+        """Return a table's cell of the mean, with its interval and tails."""
+        (text, half), tails = self.texts(metric), self.tails(metric)
+        return Cell(text, half, tails, how, float(text) if math.isfinite(self.mean) else None)
+
     def to_json(self, *, tails: bool = False) -> dict[str, float | None]:
         """Return the mean and the bounds as `figure` has them, and the tails."""
         found = {key: figure(value) for key, value in asdict(self).items()}
         return found if tails else {key: found[key] for key in ("mean", "low", "high")}
+
+
+MeansRow = tuple[str, dict[str, MeanInterval], bool, bool]
+"""A name, means by metric, whether it is learned, and whether it does not count."""
 
 
 def by_metric(
@@ -80,21 +85,24 @@ def by_metric(
     return {m.key: MeanInterval(mean, low, high, *tail) for m, (mean, low, high), tail in found}
 
 
+def means_table(
+    title: str,
+    head: str,
+    rows: Sequence[MeansRow],
+    metrics: Sequence[Metric],
+) -> Table:
+    """Return a table of rows of means, under these heads."""
+    heads = [Column(head, left=True), *map(Column.of, metrics)]
+    lines = [
+        Row.of(name, [found[m.key].cell(m) for m in metrics], learned, void)
+        for name, found, learned, void in rows
+    ]
+    return Table(title, heads, lines)
+
+
 def over_links(metrics: Sequence[Metric], values: FloatArray) -> dict[str, MeanInterval]:
     """Return means of values ``[M, L, S]`` with intervals and tails, by the metrics' keys."""
     return by_metric(metrics, mean_intervals(values), defined_means(values))
-
-
-def tail_rows(
-    found: dict[str, MeanInterval], metrics: Sequence[Metric]
-) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Return the rows of a table below that of means; none where there are no tails."""
-    tails = [found[m.key].tails(m) for m in metrics]
-    return [
-        (f"  {name}", "dim", [(tail[place], "") for tail in tails])
-        for place, name in enumerate(TAILS)
-        if any(tail[place] and (place or tail[0] != tail[1]) for tail in tails)
-    ]
 
 
 def figure(value: float) -> float | None:
@@ -309,66 +317,45 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 
 def print_table(summary: Summary, console: Console) -> None:
-    """Print the ranked table as it fits the console's width; learned policies are bold."""
+    """Print the ranked table as it fits the console's width."""
     links, seeds, common = len(summary.links), summary.seeds, summary.common
     over = f", means over {common} of them" if 0 < common < links else ""
     means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
-    # A row of means for each scheme, struck through where no run counts, and two of its tails.
-    rows: list[tuple[str, str, Sequence[tuple[str, str]]]] = []
-    for s in summary.schemes:
-        cells = [s.overall[m.key].texts(m) for m in TABLE_METRICS]
-        style, name = "bold" * s.learned, s.shown
-        if s.scheme in summary.without_runs:
-            cells = [(m.text(summary.struck(s.scheme, m)), "") for m in TABLE_METRICS]
-            style, name = "strike", f"{name} (void)"
-        rows += [(name, style, cells), *tail_rows(s.overall, TABLE_METRICS)]
-    result = interval_table(
-        f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}",
-        ["scheme", *(m.head for m in TABLE_METRICS)],
-        rows,
-        caption="\n".join(summary.notes()) or None,
-        wide=console.width >= _WIDE,
-    )
-    console.print(result)
+    title = f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}"
+    wide = console.width >= _WIDE
+    console.print(printed(ranked(summary, marked=True), title, summary.notes(), wide=wide))
 
 
-def interval_table(
-    title: str,
-    heads: Sequence[str],
-    rows: Iterable[tuple[str, str, Sequence[tuple[str, str]]]],
-    *,
-    caption: str | None = None,
-    wide: bool = False,
-) -> Table:
-    """Return a terminal's table of rows of name, style and means; 130 columns are a wide one."""
-    # The frame and the heads.
-    result = Table(
-        title=Text(title),
-        caption=caption and Text(caption),
-        caption_style="",
-        caption_justify="left",
-        title_style="",
-        title_justify="left",
-        header_style="",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 2, 0, 0) if wide else (0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    first, *others = heads
-    result.add_column(first, overflow="fold")
-    for head in others:
-        result.add_column(Text(head.replace(" ", "\n")), justify="right")
-    # A row for each name.
-    for name, style, cells in rows:
-        texts = [Text(name)]
-        for mean, half in cells:
-            text = Text(mean)
-            if half:
-                text.append(f"{' ' if wide else chr(10)}±{half}", style="dim")
-            texts.append(text)
-        result.add_row(*texts, style=style)
-    return result
+def ranked(summary: Summary, *, marked: bool = False) -> Table:
+    """Return the table of means, best power first; void ones may be marked in their names."""
+    colors = color_pairs(summary.names())
+    columns = [cells_of(summary, m) for m in TABLE_METRICS]
+    rows = []
+    for s, *cells in zip(summary.schemes, *columns, strict=True):
+        row = Row.of(s.shown, cells, s.learned, s.scheme in summary.without_runs)
+        rows.append(replace(row, name=row.name if marked else s.shown, colors=colors[s.scheme]))
+    heads = [Column("scheme", left=True), *map(Column.of, TABLE_METRICS)]
+    return Table("Schemes, ranked by power", heads, rows, "ranked")
+
+
+def cells_of(summary: Summary, m: Metric, link: str | None = None) -> list[Cell]:
+    """Return each scheme's mean with its interval, and how it stands: best, with ties, or void."""
+    means = [s.overall if link is None else s.scenarios[link] for s in summary.schemes]
+    cells = [found[m.key].cell(m) for found in means]
+    # The oracle is no rival, and delays of some runs only are not the best.
+    values = [
+        None if s.scheme == ORACLE or (s.idle and m.better == "lower") else cell.value
+        for s, cell in zip(summary.schemes, cells, strict=True)
+    ]
+    judge = {"higher": max, "lower": min}.get(m.better or "")
+    best = judge((v for v in values if v is not None), default=None) if judge else None
+    # What is struck through: there is no run that counts.
+    for place, s in enumerate(summary.schemes):
+        if s.scheme in summary.without_runs or s.scheme in summary.left_out.get(link or "", ()):
+            cells[place] = Cell(m.text(summary.struck(s.scheme, m, link)), how="void")
+        elif best is not None and values[place] == best:
+            cells[place] = replace(cells[place], how="best")
+    return cells
 
 
 def _summarise(
