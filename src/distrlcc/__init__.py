@@ -1,7 +1,5 @@
 """Reinforcement learning for network congestion control; docs/python.md has what this offers."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All errors; the command line turns each into one line and exit code 2."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import re

@@ -1,7 +1,5 @@
 """Packages that only an extra brings: which are missing, and the command that installs them."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

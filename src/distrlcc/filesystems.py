@@ -1,7 +1,5 @@
 """File systems by URL, as pyarrow and fsspec reach them; each call has a limit of time."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Child processes inherit the variable. Display periods and protocol constants are
 stay where they are used. docs/limits.md says what each limit is for.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from concurrent.futures import Future

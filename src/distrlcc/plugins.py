@@ -10,8 +10,6 @@ Left out on purpose: hashes of what that source imports (an installed package ha
 copies of sources, which would bring code with a policy file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The machine's processes: their table, which ends with which, and which gets a core first."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

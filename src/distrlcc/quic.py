@@ -6,8 +6,6 @@ window, of which aioquic's pacer spreads one over each RTT. A policy acts with t
 acknowledgement after each of its steps. Needs aioquic (the extra ``quic``).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from functools import cache

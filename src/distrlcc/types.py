@@ -1,7 +1,5 @@
 """Data classes that cross floors: what a sender saw, and in which order its fields stand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any

@@ -26,8 +26,6 @@ Rules:
     --steps: not with --episodes
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ Flags:
     shell SHELL {bash|zsh|tcsh|fish|powershell}  one of bash, zsh, tcsh, fish, powershell
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 
 import shtab

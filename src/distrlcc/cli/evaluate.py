@@ -48,8 +48,6 @@ Rules:
     --delay --queue --loss: for --trace; suites have their own
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from argparse import Namespace

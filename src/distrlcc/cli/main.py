@@ -6,8 +6,6 @@ those of what it runs.
 Only the command that is called is imported, so that ``distrlcc --help`` is quick.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

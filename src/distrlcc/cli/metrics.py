@@ -16,8 +16,6 @@ Rules:
     --listen: not with --once; it serves nothing
 """
 
-from __future__ import annotations
-
 import json
 import os
 from argparse import Namespace

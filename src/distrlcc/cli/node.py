@@ -40,8 +40,6 @@ Rules:
     --load: not with --out; --load DIR says where to go on, leave --out away
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """What a command prints and writes: a console for tables, and ``--json FILE|-``."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -23,7 +21,7 @@ _QUIET_S = 5.0
 _EARLY = 0.05
 
 
-def console(target: str | None) -> Console:
+def console(target: str | None) -> "Console":
     """Return where tables are printed: standard error if standard output takes the JSON."""
     from rich.console import Console
 

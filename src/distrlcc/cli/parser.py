@@ -34,8 +34,6 @@ each item. The type ``gone`` refuses a flag that others have, and the text says 
 ``$NAME`` stands for the rows of that name in the command's module or in `distrlcc.cli.shared`.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import importlib

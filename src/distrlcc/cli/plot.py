@@ -17,8 +17,6 @@ Rules:
     --link: for --kind time
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from distrlcc.cli.output import command_line, note

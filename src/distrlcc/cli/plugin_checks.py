@@ -1,7 +1,5 @@
 """What `distrlcc check plugin` runs: each check returns its speed, or raises ValueError."""
 
-from __future__ import annotations
-
 import inspect
 import random
 import time
@@ -205,7 +203,7 @@ def _nanoseconds(scheme: str) -> float:
     return float((time.perf_counter() - begin) / packets * 1e9)
 
 
-def _small_run(learner: str, updates: int = 0) -> RunState:
+def _small_run(learner: str, updates: int = 0) -> "RunState":
     from distrlcc.runs.run_state import env_run
     from distrlcc.runs.train import iterate
 

@@ -14,8 +14,6 @@ Flags:
     $JSON
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from typing import Any
 

@@ -14,8 +14,6 @@ Flags:
         the package
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 

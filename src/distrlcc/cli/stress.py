@@ -20,8 +20,6 @@ Rules:
     --budget: not with --links; links take the time that they take, leave one out
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from time import monotonic
 from typing import Any

@@ -20,8 +20,6 @@ Rules:
     --columns --unit: for --from; they say what a log has
 """
 
-from __future__ import annotations
-
 import shlex
 from argparse import Namespace
 

@@ -45,8 +45,6 @@ Rules:
     --no-elastic --interface: not with --topology actor-learner; Ray has its workers
 """
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 

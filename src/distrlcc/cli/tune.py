@@ -1,7 +1,5 @@
 """Tune recipes: population-based training, and search with Optuna's samplers."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from argparse import Namespace

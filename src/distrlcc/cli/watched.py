@@ -1,7 +1,5 @@
 """Runs a user's code in a process of its own, so that whatever ends it is told in one line."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """The seam between a sender and its controller, and the simplest controller."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

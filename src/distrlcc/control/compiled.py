@@ -7,8 +7,6 @@ of the same sources compiles nothing anew. A new folder takes the place of those
 used for a month. Where none can be, nothing is kept.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -4,8 +4,6 @@ Left out on purpose: a table of functions. A call through a pointer cannot be in
 comparisons can. A user's scheme alone is called so, at the end of the chain.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.control import bbr, copa, cubic, ledbat, reno, vegas

@@ -7,8 +7,6 @@ negated samples.
 A filter's place in the row is an ``np.int64``: for each plain constant numba would compile anew.
 """
 
-from __future__ import annotations
-
 from distrlcc.control.compiled import njit_inner
 from distrlcc.types import FloatArray
 

@@ -27,8 +27,6 @@ The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@
 same names as in collections for offline RL.
 """
 
-from __future__ import annotations
-
 import warnings
 import zlib
 from dataclasses import dataclass, replace

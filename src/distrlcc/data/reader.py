@@ -1,7 +1,5 @@
 """Reads a data set: its episodes' places in memory, its steps mapped from the disk as asked for."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from pathlib import Path

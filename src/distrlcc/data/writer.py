@@ -1,7 +1,5 @@
 """Writes a data set: whole episodes to shards of bounded size, and the manifest at the end."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from dataclasses import dataclass, replace
@@ -94,7 +92,7 @@ class DatasetWriter:
         crcs = [zlib.crc32(files[name]) for name in names]
         self._shards.append(Shard(names[0], rows[0], sizes[0], names[1], rows[1], sizes[1], *crcs))
 
-    def __enter__(self) -> DatasetWriter:
+    def __enter__(self) -> "DatasetWriter":
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:

@@ -1,7 +1,5 @@
 """The checks of every machine of a Ray cluster, and of what passes between each two of them."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping

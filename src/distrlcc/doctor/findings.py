@@ -1,7 +1,5 @@
 """What a doctor reports: one finding for each check and machine, and the table of them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ On each, ``distrlcc doctor --answer`` calls functions: one line of JSON says whi
 they return.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable, Iterable

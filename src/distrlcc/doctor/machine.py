@@ -1,7 +1,5 @@
 """The checks of one machine: versions, cores, memory, disk, GPUs, head, emulation, storage."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

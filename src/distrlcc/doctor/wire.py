@@ -3,8 +3,6 @@
 The far side listens on one of the ports that Ray's workers use, as the same firewall counts.
 """
 
-from __future__ import annotations
-
 import socket
 import socketserver
 import struct

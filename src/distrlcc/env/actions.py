@@ -1,7 +1,5 @@
 """Action spaces: each turns actions into windows and pacing rates, and labels them."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

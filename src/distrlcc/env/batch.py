@@ -5,8 +5,6 @@ all worlds have in common; `LinkBatch` is the simulated one. In a `Demonstration
 drives the links, and the batch shows what an agent in its place would see and would have to do.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any

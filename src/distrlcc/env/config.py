@@ -1,7 +1,5 @@
 """The configuration of an environment: its links, observation, actions and reward."""
 
-from __future__ import annotations
-
 import select
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -135,7 +133,7 @@ class EnvConfig:
         """Whether anything stands between the agents and their links."""
         return any(getattr(self, name) for name in _UNDISTURBED)
 
-    def undisturbed(self) -> EnvConfig:
+    def undisturbed(self) -> "EnvConfig":
         """Return the same without that, as held-out links are scored."""
         return replace(self, **_UNDISTURBED)
 

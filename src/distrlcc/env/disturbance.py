@@ -27,8 +27,6 @@ that Linux marks as delayed (of packets that are not full). The smoothed RTT is 
 packet of each pair, and Indigo's averages stay those of single packets.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `render` shows of a link since its episode began: rates, queue, window."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Observation spaces, classes with a running state per sender; docs/environment.md has formulas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Protocol

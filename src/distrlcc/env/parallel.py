@@ -1,7 +1,5 @@
 """Several senders on one link as a PettingZoo environment; it needs the extra ``pettingzoo``."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

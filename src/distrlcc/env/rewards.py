@@ -3,8 +3,6 @@
 Throughputs in the papers' formulas are of acknowledged packets; utilisation in ours is the link's.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Protocol

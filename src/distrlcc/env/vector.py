@@ -19,8 +19,6 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
   ``[N]``, with ``_link_episode`` ``[N]`` (``episode`` is Gymnasium's own statistics wrapper's).
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Suites with the scores that are taken on them, for recipes' results and for the scorecard."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ interval speaks of that link alone. A single value says nothing of how far other
 there is no interval, and its bounds are NaN.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.evaluation.scores import defined_means

@@ -1,7 +1,5 @@
 """What is evaluated: a scheme by name, a policy from its file, or the kernel's TCP."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterable
@@ -67,7 +65,7 @@ class Contender:
             return self.reference
         return self.name.removeprefix(KERNEL) if self.policy is None else "agent"
 
-    def simulated(self) -> Contender | None:
+    def simulated(self) -> "Contender | None":
         """Return the same in the simulator; None where that has no such scheme."""
         if self.program[0]:
             return None

@@ -6,8 +6,6 @@ link's log, so that they differ only in what they put on the link. A run that do
 again: it failed, a sender was late, or next to nothing was acknowledged.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -15,8 +15,6 @@ lies within its running time.
   which this never is so before flows join or leave again has no convergence time, and is counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """How contenders share links, over a suite; docs/fairness.md says which keys the JSON has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """How every figure looks beside `distrlcc.evaluation.looks`: fonts and axes; a figure as a file."""
 
-from __future__ import annotations
-
 import io
 from importlib import resources
 from typing import Any

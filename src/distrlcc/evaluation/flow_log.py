@@ -10,8 +10,6 @@ smooth the RTT as RFC 6298 says, over each acknowledgement, so unlike the link's
 what the two ends' machines add.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
@@ -142,7 +140,7 @@ def score_log(log: FlowLog) -> dict[str, float]:
     }
 
 
-def link_series(log: FlowLog, sender: SenderLog | None, contender: Contender) -> Series:
+def link_series(log: FlowLog, sender: "SenderLog | None", contender: Contender) -> Series:
     """Return a flow's series from its start on; the sender may report nothing."""
     edges_s = bucket_edges((log.end_ms - log.begin_ms) / 1e3)
     # The log's grain is the ms, and between two of them an opportunity is in either bucket.

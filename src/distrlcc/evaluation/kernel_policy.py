@@ -1,7 +1,5 @@
 """A contender's policy for the kernel, and how often it does there what it does here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace

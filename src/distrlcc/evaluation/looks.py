@@ -4,8 +4,6 @@ Colours are safe for colour-blind readers: Okabe and Ito's (https://jfly.uni-koe
 lightened where the page is dark. Policies take warm ones and stars.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Several flows of one sender at once, as ``iperf3 -P``: in the kernel's TCP and the simulator."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

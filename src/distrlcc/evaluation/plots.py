@@ -1,7 +1,5 @@
 """All figures, one column of a paper wide: throughput against delay, time, shares of a link."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

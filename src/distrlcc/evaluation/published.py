@@ -1,7 +1,5 @@
 """Figures for a paper, drawn from the summary.json of a report, with their numbers as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

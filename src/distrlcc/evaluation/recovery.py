@@ -6,8 +6,6 @@ that is followed by others that do for `HOLD_RTTS`, as a window that only passes
 Times are in the new base RTTs; a change whose successor comes first counts as never.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The pages, of one template: what each says, with figures and numbers in files beside them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

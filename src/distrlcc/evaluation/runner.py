@@ -5,8 +5,6 @@ begins anew in each, and what they count is added up. Utilisation, throughput, d
 taken after the first second, when slow start is over, and the first second has its own figure.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

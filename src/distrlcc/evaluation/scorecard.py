@@ -1,7 +1,5 @@
 """The scorecard: contenders on links of each kind, and gates for a policy for all of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

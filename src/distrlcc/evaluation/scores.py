@@ -4,8 +4,6 @@ A run counts unless it failed, its sender was late, too little was acknowledged,
 or a score is not a number. A run that does not count is void: it is in no mean and no ranking.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ link, the one on which a property is held least, and changes these at random, as
 (Mouret and Clune 2015, https://arxiv.org/abs/1504.04909). The worst are then shrunk.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing
@@ -230,7 +228,7 @@ class Workers:
                 "it and that there is memory, or use fewer --processes"
             ) from None
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *_: object) -> None:

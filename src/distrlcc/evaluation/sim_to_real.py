@@ -1,7 +1,5 @@
 """The same senders in the simulator and on emulated links: how far apart they are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ that whatever draws or searches needs to know nothing of links; `simpler` makes 
 at a time. Some dimensions are features: a link has them or not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -57,7 +55,7 @@ class Dimension:
         """Whether a link can do without it: then it is 0 or empty."""
         return self.share < 1 and not self.needs
 
-    def applies(self, point: Point) -> bool:
+    def applies(self, point: "Point") -> bool:
         """Say whether a point has what it needs."""
         return not self.needs or any(getattr(point, name) for name in self.needs.split())
 

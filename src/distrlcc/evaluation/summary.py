@@ -1,7 +1,5 @@
 """Means with 95 % intervals, ranked by power; docs/metrics.md says which keys the JSON has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

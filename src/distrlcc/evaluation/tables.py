@@ -1,7 +1,5 @@
 """Tables of figures, as pages and terminals show them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +39,7 @@ class Column:
     short: str = ""  # its head in a terminal, if that is another one
 
     @classmethod
-    def of(cls, metric: Metric) -> Column:
+    def of(cls, metric: Metric) -> "Column":
         """Return a metric's column."""
         short = metric.head or metric.title
         return cls(metric.label, metric.unit, metric.definition, short=short)
@@ -57,7 +55,7 @@ class Row:
     colors: Colors = None
 
     @classmethod
-    def of(cls, name: str, cells: Sequence[Cell], learned: bool, void: bool) -> Row:
+    def of(cls, name: str, cells: Sequence[Cell], learned: bool, void: bool) -> "Row":
         """Return the row of a scheme or policy; a void one does not count, and says so."""
         how = " ".join(["learned"] * learned + ["void"] * void)
         return cls(name + " (void)" * void, cells, how)

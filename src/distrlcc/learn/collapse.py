@@ -5,8 +5,6 @@ update, and nothing has to be exchanged. What counts a run's progress goes on: t
 which names draws and which actors compare, and the environment steps, which schedules follow.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ on real traffic. Every draw is named by (seed, environment's global index, step)
 process with 2n environments and two with n take the same actions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
@@ -64,7 +62,7 @@ class CollectStats:
         """Whether all sums are finite."""
         return all(map(math.isfinite, astuple(self)))
 
-    def merge(self, other: CollectStats) -> None:
+    def merge(self, other: "CollectStats") -> None:
         """Add another collection's sums."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))

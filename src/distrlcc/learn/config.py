@@ -4,8 +4,6 @@ They stand apart from the learners because these import torch: a wrong setting, 
 a run's configuration must not wait for that.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import pairwise

@@ -3,8 +3,6 @@
 One flat vector makes zeroing, clipping, Adam and the exchange between ranks one operation each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict

@@ -9,8 +9,6 @@ the step came to there: a sender that stands still at half of a link's rate sees
 stands still at all of it. It is needed in training alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from pathlib import Path

@@ -9,8 +9,6 @@ Each rank reads its share of a minibatch; ranks' gradients are weighed by their 
 that the mean is the whole minibatch's, however uneven the shares are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

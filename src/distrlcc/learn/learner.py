@@ -1,7 +1,5 @@
 """What passes between learners, those who act and other ranks: `Weights`, and `Reducer`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -8,8 +8,6 @@ index is ``block`` modulo ``blocks``. Units are shuffled and dealt in equal numb
 differ in size by little; a rank whose rollout was cut short leaves out the rows that it lacks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -53,15 +51,15 @@ class Batch:
             return order
         return order[self.valid.any(0).to(order.device)[order]]
 
-    def take(self, order: Tensor) -> Batch:
+    def take(self, order: Tensor) -> "Batch":
         """Return a copy with sequences in the given order ``[B']``, in one pass over memory."""
         return self._map(lambda array, axis: array.index_select(axis, order))
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device; itself if it is there."""
         return self._map(lambda array, _: array.to(device))
 
-    def _map(self, change: Callable[[Tensor, int], Tensor]) -> Batch:
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> "Batch":
         """Return a batch of changed arrays; ``change`` is told the axis of sequences."""
         return Batch(
             change(self.obs, 1),

@@ -1,7 +1,5 @@
 """What every learner is: a policy under training, with its optimizer, normaliser and version."""
 
-from __future__ import annotations
-
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ rate; the number of minibatches is agreed, so that a rank whose rollout was cut 
 Where an older policy acted, V-trace corrects for it (``use_vtrace``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -47,7 +45,7 @@ class ExtraEntropy:
     updates: int = 1  # updates that it lasts
 
     @classmethod
-    def after(cls, alarm: AlarmConfig, usual: float, version: int) -> ExtraEntropy:
+    def after(cls, alarm: AlarmConfig, usual: float, version: int) -> "ExtraEntropy":
         """Return the addition for a recovery at a version, given the usual weight."""
         raised = alarm.entropy_factor * max(usual, alarm.entropy_floor)
         return cls(max(raised - usual, 0.0), version + alarm.decay_updates, alarm.decay_updates)

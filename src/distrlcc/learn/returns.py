@@ -4,8 +4,6 @@ Left out on purpose: the learning critic's values of the observations that ended
 rollout; those of the critic that acted stand for them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A segment of experience: what crosses from actors to learners."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -55,7 +53,7 @@ class Rollout:
         *,
         outcomes: int = 0,
         truth: int = 0,
-    ) -> Rollout:
+    ) -> "Rollout":
         """Allocate T = ``length`` rows of N = ``count``; states stand each ``sequence_length``."""
         shape = (length, count)
         # Recurrent states are kept at the start of each sequence; an MLP has none.
@@ -96,7 +94,7 @@ class Rollout:
         active = self.active[: self.steps]
         return None if active.all() else ~active
 
-    def copy(self) -> Rollout:
+    def copy(self) -> "Rollout":
         """Return a copy that later writes do not touch, without the rows that were not written."""
         kept: dict[str, Any] = {}
         for name, array in self.arrays().items():

@@ -1,7 +1,5 @@
 """How a learner's batches and rates follow the number of ranks, and how many would still pay."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from distrlcc.learn.config import LRRule

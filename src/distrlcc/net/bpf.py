@@ -3,8 +3,6 @@
 libbpf is the system's, or the one inside the PyPI package pylibbpf; nothing is compiled here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import importlib.util

@@ -5,8 +5,6 @@ emulator and COMMAND. It adopts COMMAND's orphans, and when the emulator ends, e
 reads the end of a pipe and ends all of them.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets

@@ -9,8 +9,6 @@ start times once all senders are ready. When one command fails the others end; a
 process.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import select

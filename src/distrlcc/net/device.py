@@ -11,8 +11,6 @@ likewise. So each level above routes one block and needs no address translation.
 Devices, addresses and routes are set through Linux's rtnetlink (see rtnetlink(7)).
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -5,8 +5,6 @@ that `distrlcc check link` replays mahimahi's logs through. Like mahimahi it kno
 milliseconds: an arrival is stamped with the one that it falls into.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

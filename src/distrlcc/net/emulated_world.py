@@ -14,8 +14,6 @@ One loop for senders and relay keeps the kernel's buffers from overflowing: what
 read before it sends again.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import select
@@ -64,7 +62,7 @@ class StepResult(NamedTuple):
     lateness: int  # how long after its due end the step ended, ns
 
     @classmethod
-    def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> StepResult:
+    def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> "StepResult":
         """Build it from the rows of `IntervalStats` and `Truth`, ``[rows, N]``."""
         count = len(_STATS)
         return cls(IntervalStats(*columns[:count]), Truth(*columns[count:]), action_delay, lateness)

@@ -1,7 +1,5 @@
 """A flow's record: its steps and totals, its RTTs, and how late its steps were."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct
@@ -117,7 +115,7 @@ class StepLog:
         with writing(self._folder):
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115  (`__exit__` closes it)
 
-    def __enter__(self) -> StepLog:
+    def __enter__(self) -> "StepLog":
         return self
 
     def __exit__(self, *_: object) -> None:

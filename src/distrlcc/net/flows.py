@@ -9,8 +9,6 @@ the kernel once. Memory is bounded by the senders' windows: a packet on the link
 its bytes.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import deque

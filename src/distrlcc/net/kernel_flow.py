@@ -8,8 +8,6 @@ with one address for both ends. Senders' packets leave the kernel by a TUN devic
 Connections begin without a handshake (TCP_REPAIR), so no round trip is known before the first.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
 import socket
@@ -88,7 +86,7 @@ class Wire:
         self._flows: dict[bytes, TcpFlow] = {}  # by the sender's port
 
     def connect(
-        self, flow: TcpFlow, mark: int, stack: ExitStack
+        self, flow: "TcpFlow", mark: int, stack: ExitStack
     ) -> tuple[socket.socket, socket.socket]:
         """Return a flow's sender and receiver, which end when the stack closes."""
         port = next(self._ports)

@@ -5,8 +5,6 @@ connections go on under the policy. Weights lie in two slots, of which the
 program reads the one that the generation names.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

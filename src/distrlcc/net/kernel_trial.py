@@ -1,7 +1,5 @@
 """The kernel's program on inputs of ours, by BPF_PROG_TEST_RUN; no socket has it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ A connection that finds the process silent for 0.5 s follows CUBIC, and chooses 
 action.
 """
 
-from __future__ import annotations
-
 import select
 from contextlib import ExitStack
 from time import monotonic_ns

@@ -1,7 +1,5 @@
 """Packets at an emulated bottleneck, and their log in mahimahi's format, as mm-graph reads it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The same link by mahimahi's own shells: `mm-delay`, `mm-loss` and `mm-link` in each other."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

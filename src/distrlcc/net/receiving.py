@@ -1,7 +1,5 @@
 """Receives flows over a real socket: admits senders, acknowledges, and tells how each flow went."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

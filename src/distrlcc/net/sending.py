@@ -1,7 +1,5 @@
 """One flow over a real socket: `distrlcc.transport.sender` decides, this keeps its times."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from contextlib import suppress

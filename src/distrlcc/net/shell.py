@@ -5,8 +5,6 @@ with this process, however that ends: devices with their descriptors, the networ
 process, COMMAND's processes by their guard.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import random

@@ -6,8 +6,6 @@ Linux's, and left out where they are missing. asyncio is not used, as its timers
 late.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 import select
@@ -87,7 +85,7 @@ class UdpSocket:
                 "choose another address or port"
             ) from None
 
-    def __enter__(self) -> UdpSocket:
+    def __enter__(self) -> "UdpSocket":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,8 +4,6 @@ Acting is in :mod:`distrlcc.policy.numpy_policy`. Left out on purpose: separate 
 critic, which cost twice the time for no gain seen here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -123,7 +121,7 @@ class UserNetwork(PolicyNetwork):
         return head, values, state
 
 
-def build_network(spec: PolicySpec, seed: int = 0) -> UserNetwork | ActorCritic:
+def build_network(spec: PolicySpec, seed: int = 0) -> "UserNetwork | ActorCritic":
     """Return a spec's network with weights drawn from ``seed`` alone."""
     return ActorCritic(spec, seed) if spec.network is None else UserNetwork(spec, seed)
 

@@ -4,8 +4,6 @@ There is no random state: uniforms and normals follow from what names them, so t
 gives the same action on any machine. Neither torch nor Gymnasium is needed.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -176,7 +174,7 @@ class NumpyPolicy(NumpyNetwork):
         self.acting, self.notes = policy.acting, policy.notes
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
+    def load(cls, path: str | os.PathLike[str]) -> "NumpyPolicy":
         """Read a policy file; see :func:`load_policy`."""
         return cls(load_policy(path))
 

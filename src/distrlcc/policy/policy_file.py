@@ -4,8 +4,6 @@ The format is safetensors with JSON metadata; it is read without torch and witho
 a file from a stranger brings no code. A plug-in that it names is run if it is on this machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import warnings

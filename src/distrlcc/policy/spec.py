@@ -1,7 +1,5 @@
 """What a policy is: all that is needed to build its network and to put it to use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -29,14 +27,14 @@ class Network(Protocol):
     `module` may import torch: a sender has none.
     """
 
-    def state_size(self, spec: PolicySpec) -> int:
+    def state_size(self, spec: "PolicySpec") -> int:
         """Return H, the width of the recurrent state; 0 without one."""
         return 0
 
-    def shapes(self, spec: PolicySpec) -> dict[str, tuple[int, ...]]:
+    def shapes(self, spec: "PolicySpec") -> dict[str, tuple[int, ...]]:
         """Return the shapes of the module's parameters by name."""
 
-    def module(self, spec: PolicySpec) -> Any:
+    def module(self, spec: "PolicySpec") -> Any:
         """Return a ``torch.nn.Module`` with weights drawn from torch's generator.
 
         It is called with observations ``[L, B, D]``, starts ``[L, B]``, True where the state is

@@ -1,7 +1,5 @@
 """What is measured of a recipe, so that it can be measured again elsewhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from distrlcc.evaluation.benchmark import BESIDE, RECOVERY, RIVALS, TOGETHER, Benchmark

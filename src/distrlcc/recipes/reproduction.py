@@ -1,7 +1,5 @@
 """Trains a recipe anew, once per seed, and scores what comes out on links it has never seen."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence

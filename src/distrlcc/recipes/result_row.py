@@ -1,7 +1,5 @@
 """A recipe's results, JSON beside its policy: its runs' scores, and whether others agree."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -63,7 +61,7 @@ class ResultRow:
         student = _STUDENT[min(count - 2, len(_STUDENT) - 1)]
         return student * stdev(values) * math.sqrt(1 / count + (1 / others if others else 0.0))
 
-    def differences(self, other: ResultRow) -> list[str]:
+    def differences(self, other: "ResultRow") -> list[str]:
         """Return a line for each score in which another row's runs do not agree with these.
 
         They agree where the difference of the means lies within the 95% interval that the spread
@@ -107,7 +105,7 @@ class ResultRow:
         write_atomically(path, f"{text}\n".encode())
 
     @classmethod
-    def load(cls, path: Path) -> ResultRow:
+    def load(cls, path: Path) -> "ResultRow":
         """Read what `save` wrote; raises DatasetError."""
         return read_result(path, cls, "row of results", "write it again")
 

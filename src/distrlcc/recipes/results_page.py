@@ -1,7 +1,5 @@
 """The page of results, from the rows that come with the package alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources

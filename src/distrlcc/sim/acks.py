@@ -1,7 +1,5 @@
 """A packet's fate after the bottleneck: random loss, jitter, and ACKs that are shaped."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -8,8 +8,6 @@ for each packet, a row of float64 where `distrlcc.sim.live_queue` compiles it. T
 numbers in any unit, below 2^53.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

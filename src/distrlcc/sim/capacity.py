@@ -1,7 +1,5 @@
 """A link's capacity: opportunities, integrals of its rate, and the window that fills it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from distrlcc.control.compiled import njit

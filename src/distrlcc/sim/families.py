@@ -1,7 +1,5 @@
 """The links behind the named suites; each parameter is a draw named by suite, split and index."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ A mahimahi log has lines ``T + SIZE`` (arrival), ``T # 1504`` (opportunity), ``T
 name the queue and the base timestamp, which is the trace's time zero.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Sequence

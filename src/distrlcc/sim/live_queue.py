@@ -6,8 +6,6 @@ leaves it. `serve` lets these events happen in the order of their times, at one 
 first. One ring for each link holds its packets: first those in the queue, then those in the hop.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

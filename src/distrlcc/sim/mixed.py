@@ -1,7 +1,5 @@
 """The links of ``world``, on which a policy for every link is trained, and ``flows``: all mixed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from distrlcc.sim.families import (

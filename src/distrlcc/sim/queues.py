@@ -17,8 +17,6 @@ below a probability of 10%. A droptail marks such an arrival if it holds more th
 with it, the step of RFC 8257.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

@@ -6,8 +6,6 @@ next ACK of both at the first ring's head. `scores` also holds a record for each
 when it was sent, and its fate. All other links never come here: there a gap is a loss.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from distrlcc.control.compiled import njit

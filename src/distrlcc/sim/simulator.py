@@ -3,8 +3,6 @@
 Links of one batch may have fewer flows than K: the others' rows then stand still.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from itertools import compress
@@ -406,7 +404,7 @@ class _Places:
         return np.array([(self.used, 0), *free], np.int64)
 
     @classmethod
-    def of(cls, state: Any) -> _Places:
+    def of(cls, state: Any) -> "_Places":
         """Return what `state` gave."""
         (used, _), *free = np.asarray(state).tolist()
         places = cls(used)

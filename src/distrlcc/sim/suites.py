@@ -6,8 +6,6 @@ with seeds that never meet. Suites of given links (Indigo's, files, folders) hav
 all splits; their random losses differ, and ``train`` starts traces anywhere.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -3,8 +3,6 @@
 A sender that filled its link measured the link; of any other the trace is only what it took.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -6,8 +6,6 @@ file is a time in ms at which the link may send one packet of `PACKET_BYTES`. Eq
 several opportunities. After the last line the trace wraps.
 """
 
-from __future__ import annotations
-
 import codecs
 import difflib
 import os

@@ -1,7 +1,5 @@
 """The handshake, one round trip: a sender's `Opening` and a receiver's `Admission`, sans-IO."""
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The receiver of one session, sans-IO: which packets came, and what to acknowledge."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import islice

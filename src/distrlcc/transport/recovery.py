@@ -7,8 +7,6 @@ intervals below the least RTT: a packet's own flight is never longer than its sa
 Times are ns.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -14,8 +14,6 @@ to send, puts its bytes under that number, and passes in what comes back::
 Times are ns of one clock that never runs backwards, from 0 on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -24,8 +24,6 @@ A sender's datagrams have at least `MIN_DATAGRAM` bytes, and every answer is sho
 address gets no more bytes than its forger spends.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from enum import IntEnum
