@@ -59,11 +59,10 @@ def to_toml(config: DataclassInstance) -> str:
 def from_toml(
     cls: type[C], text: str, *, source: str = "config", note: Callable[[str], None] | None = None
 ) -> C:
-    """Read a configuration from TOML, which is from ``source``, a file's name.
+    """Read a configuration from TOML of a ``source``, a file's name; ConfigError: it does not fit.
 
     ``note`` takes a line that names the keys which a text of `to_toml` lacks, as those of an older
-    distrlcc do, with the values that they have now. Raises ConfigError where a key is unknown,
-    missing, of another type or refused by its dataclass, or the text is no TOML.
+    distrlcc do, with the values that they have now.
     """
     with reading(ConfigError, f"{source} is not TOML"):
         data = tomllib.loads(text)

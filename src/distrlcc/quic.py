@@ -22,8 +22,7 @@ with naming_extras():
     from aioquic.quic.congestion.base import QuicCongestionControl, register_congestion_control
     from aioquic.quic.packet_builder import QuicSentPacket
 
-STEP_NS = 10_000_000
-"""A scheme's step, which only counts."""
+STEP_NS = 10_000_000  # a scheme's step, which only counts
 StepLength = Callable[[float], int]
 
 

@@ -14,7 +14,6 @@ from distrlcc.cli.parser import Parser
 
 
 def run(args: Namespace) -> int:
-    """Print it."""
     print(shtab.complete(whole_parser(), args.shell))
     return 0
 

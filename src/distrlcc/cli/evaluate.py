@@ -92,7 +92,6 @@ _OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
 
 
 def run(args: Namespace) -> int:
-    """Evaluate, print the tables, write the report."""
     # What is measured on which links.
     once(args.trace, "--trace: ")
     real = args.world == "emulated"

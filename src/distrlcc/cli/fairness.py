@@ -29,7 +29,6 @@ SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
 def run(args: Namespace) -> int:
-    """Measure, print the tables, write the report."""
     # All that can be refused is refused before the first run.
     contenders, names = contenders_of(args), listed(args.suite, "--suite")
     suites = {name: load_suite(name).scenarios("test", args.links) for name in names}

@@ -42,7 +42,6 @@ def _log(args: Namespace) -> int:
 
 
 def run(args: Namespace) -> int:
-    """Draw; two files."""
     from distrlcc.evaluation.figures import encode
 
     kind = args.out.suffix[1:]

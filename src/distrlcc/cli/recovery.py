@@ -31,7 +31,6 @@ from distrlcc.sim.suites import check_agents, load_suite
 
 
 def run(args: Namespace) -> int:
-    """Measure and print a table."""
     # All that can be refused is refused before the first run.
     contenders = contenders_of(args)
     scenarios = load_suite(args.suite).scenarios("test", args.links)

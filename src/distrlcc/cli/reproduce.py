@@ -25,7 +25,6 @@ from distrlcc.recipes.result_row import shipped_rows
 
 
 def run(args: Namespace) -> int:
-    """Reproduce, and say what differs."""
     from distrlcc.cli.main import main
 
     if args.recipe not in EXPERIMENTS:

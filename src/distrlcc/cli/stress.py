@@ -38,7 +38,6 @@ _QUIET_S = 5.0
 
 
 def run(args: Namespace) -> int:
-    """Draw, search and shrink; print what was found, write it."""
     # All that can be refused is refused before the first link.
     keys = listed(args.properties or ",".join(PROPERTIES), "--properties")
     once(keys, "--properties: ")

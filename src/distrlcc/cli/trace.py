@@ -34,7 +34,6 @@ KINDS = ("csv", "fcc", "hsdpa", "iperf3", "genet", "alphartc")
 
 
 def run(args: Namespace) -> int:
-    """Write the trace or scenario and say what it is."""
     require_output(args.out, args.trace)
     as_scenario = args.out.suffix == ".toml"
     if args.kind is None and as_scenario:

@@ -93,10 +93,9 @@ def copy_row(source: FloatArray, to: FloatArray) -> None:
 
 @njit
 def undo(s: FloatArray, before: FloatArray) -> None:
-    """Give a scheme the row from before a recovery or timeout that was spurious.
+    """Give a scheme the row from before a spurious recovery or timeout, but no less of a window.
 
-    The window is not less than it is now (RFC 4015 section 3.3). Whatever the scheme measured
-    meanwhile is measured again: the newest figures of a round trip at most.
+    (RFC 4015 section 3.3.) What the scheme measured meanwhile is measured again.
     """
     cwnd = max(s[CWND], before[CWND])
     copy_row(before, s)

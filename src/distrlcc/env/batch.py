@@ -219,10 +219,7 @@ class AgentBatch(ABC):
 
 
 def mean_wait(link: Link, spacing: float) -> float:
-    """Return what jitter, lateness and shaped ACKs add to a full link's RTT in the mean, s.
-
-    Packets are ``spacing`` apart, s. ACKs in bunches make packets that queue as long.
-    """
+    """Return what jitter, lateness and ACKs in bunches add to a full link's RTT in the mean, s."""
     wait = 1e-3 * link.ack_tick_ms + (min(spacing, 0.04) if link.delayed_acks else 0.0)
     wait += 1e-3 * link.late_share * link.late_ms
     jitters = (link.ack_jitter_ms, link.ack_jitter_kind), (link.jitter_ms, link.jitter_kind)
@@ -386,10 +383,7 @@ class LinkBatch(AgentBatch):
         return np.asarray(np.maximum(self._least_step, intervals.astype(np.int64)))
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
-        """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``.
-
-        An agent that has just begun has its first observation, one that has just left its last.
-        """
+        """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``."""
         observation, reward = super().step(actions)
         if not self._joining:
             return observation, reward

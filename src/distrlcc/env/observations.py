@@ -82,12 +82,9 @@ class Running:
 SCALE_FREE, RECENT, SPREAD, NOISE = 14, 23, 28, 33
 """Elements of `ScaleFree`, `ScaleFreeRecent`, `ScaleFreeSpread` and `ScaleFreeNoise`: each begins
 as the one before."""
-WINDOW_S = 4.0
-"""The minimum RTT is taken over one to two windows of this length, s."""
-RECENT_RTTS = 2.0
-"""The recent minimum RTT is taken over one to two windows of so many of itself."""
-DOWN, UP = 1 / 8, 1 / 64
-"""Part of the way that the quantile goes down or up in a step with samples."""
+WINDOW_S = 4.0  # the minimum RTT is taken over one to two windows of this length, s
+RECENT_RTTS = 2.0  # the recent minimum RTT is taken over one to two windows of so many of itself
+DOWN, UP = 1 / 8, 1 / 64  # part of the way that the quantile goes down or up in a step with samples
 
 # Columns of a sender's row: what `ScaleFree` keeps, what `ScaleFreeRecent` keeps, the rest.
 DELAY, SLOW_DELAY, FAST, SLOW, TOP, LOSS, IDLE, AGE = range(8)
@@ -331,8 +328,7 @@ class IndigoMinRtt(Indigo):
 class Aurora(Running):
     """Aurora's history of 10 intervals: latency inflation, latency ratio - 1, send ratio - 1.
 
-    Source: Jay et al., ICML 2019, section 4.1. The latency inflation is the change of the mean RTT
-    from interval to interval over the interval's length.
+    Source: Jay et al., ICML 2019, section 4.1; inflation is the change of the mean RTT over time.
     """
 
     HISTORY = 10

@@ -51,8 +51,6 @@ from distrlcc.sim.suites import check_agents, load_suite
 from distrlcc.types import copy_state, restore_state
 
 BOUND = 1000.0  # observations lie within plus and minus this
-
-
 Array = NDArray[Any]
 
 _RESET_OPTIONS = ("episode", "reset_mask")
@@ -478,8 +476,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.batch.close()
 
 
-_OPTIONS = tuple(unwrap(LinkVectorEnv.__init__).__kwdefaults__ or ())
-"""Arguments of `LinkVectorEnv` that are no fields of `EnvConfig`."""
+_OPTIONS = tuple(unwrap(LinkVectorEnv.__init__).__kwdefaults__ or ())  # beside `EnvConfig`'s
 
 
 @typed

@@ -132,8 +132,7 @@ class Point:
     silence_s: float = _in(0.05, 3.0, share=0.07)  # nothing leaves for so long from the middle on
     trace: str = _of("cellular", "poisson", "constant", share=0.1)
     flows: int = _in(2, 32, share=0.2, whole=True)  # flows of the policy; 0 is one
-    rival: str = _of("cubic", "cubic", *RIVALS, share=0.3)
-    """The scheme of one flow more: CUBIC most often."""
+    rival: str = _of("cubic", "cubic", *RIVALS, share=0.3)  # the scheme of one flow more
     start: float = _in(0.01, 0.2, share=0.5, needs="flows rival")
     """The flows begin one after the other, the last after this share of the time."""
     rival_first: str = _of("yes", share=0.5, needs="rival")

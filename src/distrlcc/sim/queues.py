@@ -147,11 +147,7 @@ class PIE(DropTail):
         bytes_: int | None = None,
         ecn: bool = False,
     ) -> None:
-        """Start empty at time zero.
-
-        It keeps to the waiting time ``reference``, drops nothing for ``max_burst`` after quiet, and
-        has a millisecond of ``unit``; ``draw`` draws a lot in [0, 1); for the others see `CoDel`.
-        """
+        """Start empty at time 0; a ms is ``unit``, and ``draw`` draws a lot in [0, 1)."""
         super().__init__(packets, bytes_)
         self.row = aqm.pie_row(reference, max_burst, unit)
         self._draw = draw

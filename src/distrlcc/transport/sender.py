@@ -110,8 +110,7 @@ class Sender:
     def packet_to_send(self, *, now: int) -> int | None:
         """Return the number of a packet to send now, which then counts as sent, or None.
 
-        Fewer than ``floor(cwnd)`` packets are in flight before each; a paced one waits its turn. A
-        timer's probe heeds neither.
+        In flight are fewer than ``floor(cwnd)``, but for a probe; a paced one waits its turn.
         """
         outstanding = self._outstanding
         inflight = outstanding.count
