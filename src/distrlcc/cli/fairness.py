@@ -25,8 +25,6 @@ from distrlcc.evaluation.fairness_summary import measure, table, to_json
 from distrlcc.evaluation.tables import printed
 from distrlcc.sim.suites import check_agents, load_suite
 
-SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
-
 
 def run(args: Namespace) -> int:
     # All that can be refused is refused before the first run.

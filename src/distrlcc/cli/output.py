@@ -44,12 +44,6 @@ def command_line() -> str:
     return "distrlcc " + shlex.join(sys.argv[1:])
 
 
-ALWAYS = (
-    "let the policy send on paths, too, that are outside of what policies hold: RTT under 2 ms, or "
-    "noise in delay (default: CUBIC's rule, until the path is another)"
-)
-
-
 def note(line: str) -> None:
     """Say something beside what the command prints."""
     print(printable(line), file=sys.stderr, flush=True)

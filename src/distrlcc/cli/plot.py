@@ -27,8 +27,6 @@ from distrlcc.extras import require
 from distrlcc.files import require_output, write_output
 from distrlcc.sim.link import read_log
 
-KINDS = ("scatter", "cdf", "box", "time")
-
 
 def _log(args: Namespace) -> int:
     require("jinja2", "matplotlib")

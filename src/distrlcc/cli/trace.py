@@ -30,8 +30,6 @@ from distrlcc.files import require_output, write_output
 from distrlcc.sim.throughput_log import read_throughput
 from distrlcc.sim.trace import load_trace
 
-KINDS = ("csv", "fcc", "hsdpa", "iperf3", "genet", "alphartc")
-
 
 def run(args: Namespace) -> int:
     require_output(args.out, args.trace)

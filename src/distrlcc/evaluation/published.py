@@ -137,7 +137,7 @@ def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
 def draw(
     kind: str, summary: Summary, series: Sequence[Series], key: str, link: str
 ) -> tuple[Figure, str]:
-    """Return a figure of one of `KINDS` and its numbers as CSV.
+    """Return a figure, ``scatter``, ``time``, ``cdf`` or ``box``, and its numbers as CSV.
 
     ``key`` is the metric, and ``link`` the link, where the kind has one; empty: the first drawn.
     """
