@@ -13,8 +13,6 @@ Flags:
     --open  open it in a browser
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import secrets

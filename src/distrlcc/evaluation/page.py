@@ -4,8 +4,6 @@ A page is one file that loads nothing: its figures are drawn from numbers that i
 same script that the board has. Tables sort and filter there, and lines can be hidden and zoomed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

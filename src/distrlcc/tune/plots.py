@@ -1,7 +1,5 @@
 """The figure of a tuner: its members' scores over updates, and their values beneath."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
