@@ -1,10 +1,4 @@
-"""Reinforcement learning for network congestion control.
-
-In a notebook or a program, ``import distrlcc`` has what docs/python.md describes; each name is
-imported when it is first used.
-"""
-
-from __future__ import annotations
+"""Reinforcement learning for network congestion control; docs/python.md has what this offers."""
 
 import importlib
 from typing import Any

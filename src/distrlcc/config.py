@@ -51,10 +51,7 @@ RESETS = "resets"  # in a field's metadata: the neighbour that goes to its defau
 
 
 def to_toml(config: DataclassInstance) -> str:
-    """Write a configuration as TOML, in the order of its fields.
-
-    Equal ones give equal text: a float of ``3`` is written ``3.0``. Raises ConfigError.
-    """
+    """Write a configuration as TOML, in the order of its fields; equal ones give equal text."""
     canonical = _build(type(config), _plain(config), prefix="")
     return _short_arrays(tomli_w.dumps(_plain(canonical)))
 
@@ -62,11 +59,10 @@ def to_toml(config: DataclassInstance) -> str:
 def from_toml(
     cls: type[C], text: str, *, source: str = "config", note: Callable[[str], None] | None = None
 ) -> C:
-    """Read a configuration from TOML, which is from ``source``, a file's name.
+    """Read a configuration from TOML of a ``source``, a file's name; ConfigError: it does not fit.
 
     ``note`` takes a line that names the keys which a text of `to_toml` lacks, as those of an older
-    distrlcc do, with the values that they have now. Raises ConfigError where a key is unknown,
-    missing, of another type or refused by its dataclass, or the text is no TOML.
+    distrlcc do, with the values that they have now.
     """
     with reading(ConfigError, f"{source} is not TOML"):
         data = tomllib.loads(text)
@@ -134,10 +130,7 @@ def keys(cls: type[DataclassInstance], prefix: str = "") -> list[str]:
 
 
 def check_types(config: DataclassInstance) -> None:
-    """Have a frozen dataclass, in its ``__post_init__``, take values as if they stood in a file.
-
-    So a list becomes a tuple, and a number of NumPy's a number. Raises ConfigError.
-    """
+    """Have a frozen dataclass, in ``__post_init__``, take values as if they stood in a file."""
     for name, (hint, plain) in _plain_types(type(config)).items():
         value = getattr(config, name)
         if type(value) not in plain:
@@ -192,11 +185,7 @@ def check_least(least: int, **values: int | None) -> None:
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a function for Python users refuse arguments of other types than it declares.
-
-    It raises ConfigError. Numbers of NumPy's are numbers; arrays, mappings and callables are left
-    to the function.
-    """
+    """Have a function for Python users refuse (ConfigError) arguments not of its declared types."""
     signature = inspect.signature(function)
 
     kinds = {name: each.kind for name, each in signature.parameters.items()}

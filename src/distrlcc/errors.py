@@ -1,7 +1,5 @@
 """All errors; the command line turns each into one line and exit code 2."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import re
@@ -70,8 +68,7 @@ class DatasetError(DistrlccError):
 class OutputError(DistrlccError):
     """A place that cannot be written."""
 
-    passing = False
-    """Whether another try may succeed, as where a network's file system did not answer."""
+    passing = False  # whether another try may succeed, as where a network's file system was silent
 
 
 class LinkError(DistrlccError):
@@ -88,7 +85,6 @@ class GroupError(DistrlccError):
     exit_code = 3
 
     def __init__(self, message: str, *, exit_code: int = 3) -> None:
-        """Take the message, and another exit code than that of others that are gone."""
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -97,12 +93,10 @@ class NoGroupError(GroupError):
     """A group that this process cannot find, begin or join, for a reason that is its own."""
 
     def __init__(self, message: str) -> None:
-        """Take the message."""
         super().__init__(message, exit_code=DistrlccError.exit_code)
 
 
-LEFT_OUT = 4
-"""Exit code of a `GroupError` in a process that the others do without from now on."""
+LEFT_OUT = 4  # exit code of a `GroupError` in a process that the others do without from now on
 
 
 class WireError(DistrlccError):
@@ -201,10 +195,7 @@ def unknown_name(
 
 @cache
 def foreign_names() -> list[dict[str, Any]]:
-    """Return what other projects call things: each one's ``name``, ``about`` and ``names``.
-
-    The last has what is here for each name or several with commas, as Markdown.
-    """
+    """Return other projects' ``name`` and ``about``, and what their ``names`` are here."""
     path = Path(__file__).with_name("foreign_names.toml")
     found: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
     return found
@@ -227,10 +218,7 @@ def here_for(name: str) -> str:
 
 
 def listed(text: str, what: str, kind: Callable[[str], Any] = str) -> list[Any]:
-    """Return the items of a list with commas, of an empty text none; ``kind`` makes an item.
-
-    Raises ConfigError, which names ``what``, if an item is empty or there twice.
-    """
+    """Return the items of a list with commas, of an empty text none; ``kind`` makes an item."""
     words = [word.strip() for word in text.split(",")] if text else []
     if "" in words:
         raise ConfigError(f"{what} {text!r}: nothing stands before or after a comma; expected A,B")
@@ -247,13 +235,7 @@ def once(items: list[Any], what: str = "") -> list[Any]:
 
 @contextmanager
 def reading(kind: type[DistrlccError], what: str, remedy: str = "") -> Iterator[None]:
-    """Turn whatever decoders raise over what is read into one error: ``what (why)remedy``.
-
-    One of that kind is left as it is.
-
-    A stranger's text may be nested too deeply, have a number of too many digits, a list where a
-    table belongs, ...: decoders raise what they please, and none of it is the program's fault.
-    """
+    """Turn whatever decoders raise over a stranger's text into one error: ``what (why)remedy``."""
     try:
         yield
     except (kind, MemoryError):

@@ -1,10 +1,4 @@
-"""Packages that only an extra brings: which are missing, and the command that installs them.
-
-The command names the packages themselves, as the installed metadata have them: so it works beside
-a clone and beside a wheel, whether or not an index has distrlcc.
-"""
-
-from __future__ import annotations
+"""Packages that only an extra brings: which are missing, and the command that installs them."""
 
 import importlib.util
 import re
@@ -53,11 +47,7 @@ def install_command(module: str) -> str:
 
 
 def _extra_with(module: str) -> tuple[str, list[str]]:
-    """Return the smallest extra that has a module's package, and its packages as pip takes them.
-
-    Where none has it, the extra is empty and the package alone: it may be nobody's, and a clone
-    that was never installed has no metadata.
-    """
+    """Return the smallest extra with a module's package, and its packages; empty: nobody's."""
     from importlib import metadata  # noqa: PLC0415 - slow, and most commands lack nothing
 
     package = _PACKAGES.get(module, module.replace("_", "-"))

@@ -1,7 +1,5 @@
 """Files that are written whole or not at all."""
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import uuid
@@ -42,10 +40,7 @@ def write_output(path: Path, data: bytes | Iterator[bytes]) -> None:
 
 
 def require_output(path: Path, *inputs: str | os.PathLike[str]) -> None:
-    """Raise OutputError if a user's file cannot be written, or is one of those that are read.
-
-    Nothing is made yet: what is refused for another reason leaves no folder behind.
-    """
+    """Raise OutputError if a user's file cannot be written, or is one that is read."""
     for name in inputs:
         with suppress(OSError):
             if os.path.samefile(path, name):
@@ -121,10 +116,7 @@ def temporary_path(path: Path, epoch: int = 0) -> Path:
 
 
 def remove_temporary(*folders: Path, epoch: int = 0) -> None:
-    """Remove what writers of earlier epochs have left here, or write now: their renames fail then.
-
-    Of writers without an epoch only those of dead processes are removed.
-    """
+    """Remove what writers of earlier epochs, or dead ones without any, have left or write now."""
     for path in (path for folder in folders for path in folder.glob(".*.tmp")):
         written, _, rest = path.name.split(".")[-2].partition("-")
         pid = rest.partition("-")[0]

@@ -1,9 +1,4 @@
-"""File systems by URL: a folder, ``s3://bucket/path`` or what else pyarrow and fsspec reach.
-
-Every call has a time limit, and every error is one line that says what to do.
-"""
-
-from __future__ import annotations
+"""File systems by URL, as pyarrow and fsspec reach them; each call has a limit of time."""
 
 import os
 import threading

@@ -5,8 +5,6 @@ Child processes inherit the variable. Display periods and protocol constants are
 stay where they are used. docs/limits.md says what each limit is for.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from concurrent.futures import Future
@@ -22,32 +20,19 @@ from distrlcc.errors import ConfigError, listed, unknown_name
 class Limits:
     """Limits of waits, s."""
 
-    tick: float = 0.1
-    """Period at which a process that waits looks again."""
-    heartbeat: float = 0.5
-    """Period at which a process says that it lives."""
-    silence: float = 5.0
-    """A rank without a heartbeat for this long has left."""
-    worker_silence: float = 8.0
-    """A worker or actor that has not answered for this long has left."""
-    stall: float = 20.0
-    """A process that lives but gets nothing done for this long is given up."""
-    absence: float = 45.0
-    """A process that cannot reach its coordinator for this long gives up."""
-    call: float = 5.0
-    """One request to another process, machine or server takes at most this long."""
-    join: float = 30.0
-    """A newcomer is admitted or refused within this."""
-    start: float = 60.0
-    """A process, an environment or a cluster's head has started within this."""
-    stop: float = 30.0
-    """A process that was asked to stop has this long to save its work, and is killed then."""
-    kill: float = 2.0
-    """The same for a process that has nothing to save; and how long a last message may take."""
-    retry: float = 1.0
-    """Pause before a failed attempt is repeated; it may double at each further one."""
-    patience: float = 600.0
-    """Wait for a process that lives but is late, such as a rank that scores a policy."""
+    tick: float = 0.1  # period at which a process that waits looks again
+    heartbeat: float = 0.5  # period at which a process says that it lives
+    silence: float = 5.0  # a rank without a heartbeat for this long has left
+    worker_silence: float = 8.0  # a worker or actor that has not answered for this long has left
+    stall: float = 20.0  # a process that lives but gets nothing done for this long is given up
+    absence: float = 45.0  # a process that cannot reach its coordinator for this long gives up
+    call: float = 5.0  # one request to another process, machine or server takes at most this long
+    join: float = 30.0  # a newcomer is admitted or refused within this
+    start: float = 60.0  # a process, an environment or a cluster's head has started within this
+    stop: float = 30.0  # a process that was asked to stop may save its work for this long
+    kill: float = 2.0  # the same where there is nothing to save; how long a last message may take
+    retry: float = 1.0  # pause before a failed attempt is repeated; it may double each time
+    patience: float = 600.0  # wait for a process that lives but is late, as a rank that scores
 
 
 def limits() -> Limits:
@@ -75,12 +60,7 @@ def _read(text: str) -> Limits:
 
 
 def look_up(host: str, port: int | None, seconds: float, **more: int) -> list[Any]:
-    """Return what ``socket.getaddrinfo`` finds in time, s; the system's resolver may take longer.
-
-    Raises:
-        OSError: The name is unknown, or no server of names has answered.
-        UnicodeError: It is no name.
-    """
+    """Return what ``socket.getaddrinfo`` finds in time, s; the resolver may take longer."""
     found = Future[list[Any]]()
 
     def ask() -> None:

@@ -10,8 +10,6 @@ Left out on purpose: hashes of what that source imports (an installed package ha
 copies of sources, which would bring code with a policy file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os
@@ -30,11 +28,9 @@ from distrlcc.errors import ConfigError, printable, reading, unknown_name
 
 T = TypeVar("T")
 
-FOLDERS = "DISTRLCC_PLUGINS"
-"""Environment variable: folders, parted as in PATH, with files that are not where they were."""
+FOLDERS = "DISTRLCC_PLUGINS"  # folders, parted as in PATH, with files that have been moved
 _OURS = f"{Path(__file__).parent}{os.sep}"
-BEFORE = list[Callable[[str], None]]()
-"""What is called with each reference before its source is run."""
+BEFORE = list[Callable[[str], None]]()  # called with each reference before its source is run
 _SOURCES = set[str]()  # files whose code was loaded, and folders of packages
 _REFERENCE = re.compile(r"(.+):([A-Za-z_][\w.]*?)(?:@([0-9a-f]{16}))?")
 _FOLDER = re.compile(r'(?<=")[^"\n]*/(?=[^"/\n]+\.py:[\w.]+@[0-9a-f]{16}["/])')
@@ -75,10 +71,7 @@ class Registry(dict[str, T]):
     def __init__(
         self, kind: str, ours: Mapping[str, T], take: Callable[[Any], T] = lambda found: found
     ) -> None:
-        """Take the kind's name, ours, and what makes one of what a reference leads to.
-
-        ``take`` may raise what it likes where that is of another kind.
-        """
+        """Take the kind's name, ours, and what makes one of a reference's thing, or raises."""
         super().__init__(ours)
         self.kind, self._take = kind, take
         self.loaded: dict[str, T] = {}
@@ -131,10 +124,7 @@ def function(found: Any) -> Any:
 
 
 def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
-    """Return what returns a thing that has attributes of these names, parted by spaces.
-
-    It raises TypeError where one is missing. Of a class one is ``made``, or the class itself taken.
-    """
+    """Return what returns a thing with attributes of these names, made if it is a class."""
 
     def take(found: Any) -> Any:
         thing = found() if made and isinstance(found, type) else found
@@ -254,8 +244,7 @@ def blame(error: BaseException) -> str:
     return printable(f"{last.filename}, line {last.lineno}: {why}")
 
 
-GUARDED = set[int]()
-"""Processes in which that is so; the forks that a user's code makes end as they like."""
+GUARDED = set[int]()  # processes in which that is so; forks of a user's code end as they like
 
 
 def _guard(name: str) -> None:

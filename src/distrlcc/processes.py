@@ -1,7 +1,5 @@
 """The machine's processes: their table, which ends with which, and which gets a core first."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -77,10 +75,7 @@ def _read_stat(pid: int) -> tuple[int, Process] | None:
 
 
 def die_with_parent(number: signal.Signals, *, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal when the thread that started it ends.
-
-    With ``parent``, the pid that the parent had, this process exits if it has ended already.
-    """
+    """Have the kernel send a signal when the thread ends that started this, or is gone by now."""
     if sys.platform == "linux":
         call_libc("prctl", _PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if parent is not None and os.getppid() != parent:
@@ -110,10 +105,7 @@ def kill_marked(mark: str, seconds: float) -> list[Process]:
 
 
 def keeper(mark: str, seconds: float, *words: str) -> list[str]:
-    """Return a command that runs another, which gets a mark, and kills what is left of it.
-
-    Without ``words`` it waits until its standard input ends, as it does with who holds that.
-    """
+    """Return a command that runs another, or waits for its input's end, and kills what is left."""
     script = "from distrlcc.processes import keep; keep()"
     return [sys.executable, "-P", "-c", script, mark, str(seconds), *words]
 

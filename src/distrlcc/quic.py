@@ -6,8 +6,6 @@ window, of which aioquic's pacer spreads one over each RTT. A policy acts with t
 acknowledgement after each of its steps. Needs aioquic (the extra ``quic``).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -24,8 +22,7 @@ with naming_extras():
     from aioquic.quic.congestion.base import QuicCongestionControl, register_congestion_control
     from aioquic.quic.packet_builder import QuicSentPacket
 
-STEP_NS = 10_000_000
-"""A scheme's step, which only counts."""
+STEP_NS = 10_000_000  # a scheme's step, which only counts
 StepLength = Callable[[float], int]
 
 
@@ -35,7 +32,6 @@ class Adapter(QuicCongestionControl):
     def __init__(
         self, controller: Controller, step_ns: StepLength, *, max_datagram_size: int
     ) -> None:
-        """Begin; ``step_ns`` gives a step's length, ns, for the minimum RTT, s."""
         super().__init__(max_datagram_size=max_datagram_size)
         now = self._due = time.monotonic_ns()
         self._controller, self._step_ns, self._size = controller, step_ns, max_datagram_size

@@ -9,8 +9,6 @@ model.learn(1_000_000)
 links.save_policy(model, "mine.safetensors")
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -5,8 +5,6 @@ many, in any order and after a resume, and needs no generator to be saved.
 The hash is SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -374,11 +374,7 @@ class Storage:
             say(f"stored at {self}")
 
     def pull(self, folder: Path) -> tuple[Manifest, list[str]]:
-        """Fetch the newest whole generation into a folder that is empty or does not exist.
-
-        Returns what was fetched, and a line for each newer one that is not whole. Raises
-        CheckpointError if none is, and OutputError.
-        """
+        """Fetch the newest whole generation into a new folder; say of each newer one why not."""
         damage: list[str] = []
         part = folder.with_name(f".{folder.name}.part")
         seen = max(map(_number, self.names()), default=0)

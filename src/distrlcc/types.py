@@ -1,7 +1,5 @@
 """Data classes that cross floors: what a sender saw, and in which order its fields stand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,11 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-NANOSECONDS = 1_000_000_000
-"""Nanoseconds in a second."""
+NANOSECONDS = 1_000_000_000  # nanoseconds in a second
 
-PACKET_BYTES = 1504
-"""A packet on the wire, and a mahimahi opportunity: 1500 bytes and 4 of the TUN header."""
+PACKET_BYTES = 1504  # on the wire, and a mahimahi opportunity: 1500 bytes and 4 of the TUN header
 
 TRUTH = (
     *("rate", "rtt", "capacity", "flows", "schemes", "bdp"),
@@ -24,35 +20,21 @@ TRUTH = (
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # frozen ones take five times as long to make, one for each packet
 class Ack:
-    """One acknowledgement as a congestion controller sees it; counts are packets.
+    """One acknowledgement as a congestion controller sees it; counts are packets."""
 
-    Not frozen: one is made per packet, and that would take five times as long.
-    """
-
-    rtt_ns: int
-    """Round-trip time of the acknowledged packet."""
-    seq: int
-    """Its sequence number, from 0."""
-    sent: int
-    """Packets sent so far: the next sequence number."""
-    lost: int
-    """Packets newly found lost: the gap below ``seq``."""
-    inflight: int
-    """Packets in flight after this acknowledgement and its losses are taken off."""
-    delivered: int
-    """Packets delivered so far, this one counted."""
-    prior_delivered: int
-    """Packets delivered when the acknowledged packet was sent (BBR's round count)."""
-    delivery_rate: float
-    """Packets per second over the acknowledged packet's flight (delivery-rate draft)."""
-    marked: int = 0
-    """Packets newly found to carry a mark of congestion (ECN); 0 where marks cannot be seen."""
-    undone: bool = False
-    """Whether it shows that the newest recovery or timeout was spurious, which is then undone."""
-    begins_recovery: bool = False
-    """Whether ``lost`` has a packet that was sent since the last recovery began."""
+    rtt_ns: int  # round-trip time of the acknowledged packet
+    seq: int  # its sequence number, from 0
+    sent: int  # packets sent so far: the next sequence number
+    lost: int  # packets newly found lost: the gap below `seq`
+    inflight: int  # packets in flight after this acknowledgement and its losses are taken off
+    delivered: int  # packets delivered so far, this one counted
+    prior_delivered: int  # packets delivered when that one was sent (BBR's round count)
+    delivery_rate: float  # packets/s over the packet's flight (delivery-rate draft)
+    marked: int = 0  # packets newly found to carry a mark (ECN); 0 where none can be seen
+    undone: bool = False  # whether it shows that the newest recovery or timeout was spurious
+    begins_recovery: bool = False  # whether `lost` has a packet sent since the last recovery began
 
 
 @dataclass(slots=True)
@@ -64,40 +46,24 @@ class IntervalStats:
     and keeps its last ``rtt_last``; its interval RTT fields are 0.
     """
 
-    duration: FloatArray
-    """Length of the step, s."""
-    sent: FloatArray
-    """Packets sent in the step."""
-    acked: FloatArray
-    """Packets acknowledged in the step."""
-    lost: FloatArray
-    """Packets found lost in the step."""
-    timeouts: FloatArray
-    """Times the timer fired in the step: no ACK for RFC 6298's timeout."""
-    rtt_sum: FloatArray
-    """Sum of the RTT samples of the step, s."""
-    rtt_min: FloatArray
-    """Least RTT sample of the step, s; 0 without samples."""
-    rtt_max: FloatArray
-    """Greatest RTT sample of the step, s; 0 without samples."""
-    rtt_last: FloatArray
-    """Newest RTT sample of the episode, s; 0 before the first."""
-    min_rtt: FloatArray
-    """Least RTT sample of the episode, s; 0 before the first."""
-    cwnd: FloatArray
-    """Congestion window at the end of the step, packets."""
+    duration: FloatArray  # length of the step, s
+    sent: FloatArray  # packets sent in the step
+    acked: FloatArray  # packets acknowledged in the step
+    lost: FloatArray  # packets found lost in the step
+    timeouts: FloatArray  # times the timer fired in the step: no ACK for RFC 6298's timeout
+    rtt_sum: FloatArray  # sum of the RTT samples of the step, s
+    rtt_min: FloatArray  # least RTT sample of the step, s; 0 without samples
+    rtt_max: FloatArray  # greatest RTT sample of the step, s; 0 without samples
+    rtt_last: FloatArray  # newest RTT sample of the episode, s; 0 before the first
+    min_rtt: FloatArray  # least RTT sample of the episode, s; 0 before the first
+    cwnd: FloatArray  # congestion window at the end of the step, packets
     pacing_rate: FloatArray
     """Pacing rate at the end of the step, packets/s; 0 means window-limited alone."""
-    inflight: FloatArray
-    """Packets in flight at the end of the step."""
-    delay_ewma: FloatArray
-    """Indigo: EWMA (1/8, reset each step) of RTT - min RTT, ms."""
-    delivery_rate_ewma: FloatArray
-    """Indigo: EWMA of BBR's delivery rate, Mbit/s."""
-    send_rate_ewma: FloatArray
-    """Indigo: EWMA of Vegas' sending rate, Mbit/s."""
-    spurious: FloatArray
-    """Packets acknowledged in the step that had been found lost before, which they were not."""
+    inflight: FloatArray  # packets in flight at the end of the step
+    delay_ewma: FloatArray  # Indigo: EWMA (1/8, reset each step) of RTT - min RTT, ms
+    delivery_rate_ewma: FloatArray  # Indigo: EWMA of BBR's delivery rate, Mbit/s
+    send_rate_ewma: FloatArray  # Indigo: EWMA of Vegas' sending rate, Mbit/s
+    spurious: FloatArray  # packets acknowledged in the step that had been found lost before
 
     @property
     def net_lost(self) -> FloatArray:
@@ -111,10 +77,7 @@ class IntervalStats:
 
 
 def copy_state(owner: object, names: str) -> dict[str, Any]:
-    """Return what an object's attributes hold, as a part of its ``state_dict``; arrays as copies.
-
-    ``names`` are parted by spaces, and lack a leading underscore.
-    """
+    """Return attributes, named without their underscore, as a part of a state; arrays as copies."""
     held = {name: getattr(owner, _attribute(owner, name)) for name in names.split()}
     return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in held.items()}
 

@@ -11,6 +11,7 @@ from distrlcc.evaluation import scorecard
 from distrlcc.evaluation.benchmark import RIVALS, Benchmark
 from distrlcc.evaluation.contender import contender_from_scheme
 from distrlcc.evaluation.scorecard import BENCHMARKS, GATES, Gate, on_traces, score
+from distrlcc.evaluation.tables import printed
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.sim.suites import load_suite
 from tests.evaluation.made import make_policy, policy_contender
@@ -47,11 +48,11 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "of 3 gates; it misses random: excess loss (%)" in verdict
     # Of links without a gate the first score is shown, of others the scores that have one.
     with_gates = [line for line in card.lines if line.bound]
-    shown = [str(cell) for cell in card.table().columns[0].cells if not str(cell).startswith(" ")]
+    shown = [row.name for row in card.table(brief=True).rows]
     assert shown == [f"{line.label}: {line.title}" for line in with_gates]
     monkeypatch.setattr(scorecard, "GATES", {})
     free = score(contenders, (replace(FEW[0], metrics=("power", "utilisation")), FEW[1]))
-    shown = list(map(str, free.table().columns[0].cells))
+    shown = list(map(str, printed(free.table(brief=True)).columns[0].cells))
     # Utilisation stands beside power, and below each mean its tails; no gate makes no claim.
     beside = ["random: power", "  p10; worst", "random: utilisation (%)", "  p10; worst"]
     assert shown == [*beside, "shared-2: Jain", "  p10; worst"]
@@ -65,9 +66,9 @@ def test_on_a_trace_a_policy_must_be_level_with_every_scheme() -> None:
     assert {line.label for line in card.lines} == {"cellular:7", "cellular:7 (2)"}
     power, *others = [line for line in card.lines if line.label == "cellular:7"]
     rivals = [on_traces(paths[:1])[0].means(contender_from_scheme(name)) for name in RIVALS]
-    bound = max(power.values[1], *(scores["power"] for scores in rivals))
+    bound = max(power.found[1].mean, *(scores["power"] for scores in rivals))
     assert power.bound == f"≥ {bound:.3f}"
-    assert power.passed == tuple(value >= bound for value in power.values) == (False, False, True)
+    assert power.passed == tuple(each.mean >= bound for each in power.found) == (False, False, True)
     assert not any(line.bound for line in others)
 
 

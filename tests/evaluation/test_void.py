@@ -187,7 +187,7 @@ def test_a_scheme_that_breaks_is_void_in_each_command(
     )
     card = score([contender_from_scheme(sender), contender_from_scheme("reno")], suites)
     assert len(card.void) == len(suites)
-    assert all(np.isnan(line.values[0]) for line in card.lines)
+    assert all(np.isnan(line.found[0].mean) for line in card.lines)
     monkeypatch.setattr(scorecard, "BENCHMARKS", suites[:1])
     assert main(["evaluate", sender, "--against", "reno", "--scorecard"]) == 1
     with pytest.warns(UserWarning, match="2 runs do not count"):

@@ -730,10 +730,10 @@ class Trial:
 class _Run:
     """The ranks of a run, their launcher, and what befalls them."""
 
-    def __init__(self, seed: int, folder: Path, *, updates: int) -> None:
+    def __init__(self, seed: int, folder: Path, *, updates: int, size: int = 0) -> None:
         self.world = world = World(seed)
         self.draws, self.seed, self.folder = world.draws, seed, folder
-        self.size = self.draws.choice((2, 2, 3, 3, 4, 5))
+        self.size = size or self.draws.choice((2, 2, 3, 3, 4, 5))
         steps = updates * _ROWS * self.size
         self.config = replace(
             _CONFIG,
@@ -908,11 +908,11 @@ class _Run:
                         fiber.throw(_KilledError)
 
 
-def trial(seed: int, *, updates: int = 30) -> Trial:
-    """Run a trial within `simulated`; its seed replays it."""
+def trial(seed: int, *, updates: int = 30, size: int = 0) -> Trial:
+    """Run a trial within `simulated`, of a few ranks or ``size``; its seed replays it."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     folder = Path(tempfile.mkdtemp(dir=memory))
-    run = _Run(seed, folder, updates=updates)
+    run = _Run(seed, folder, updates=updates, size=size)
     try:
         return run.run()
     finally:

@@ -5,8 +5,6 @@ between two segments. It runs at most `AHEAD` segments ahead of the trainer; the
 Environments, recurrent state and episodes go on from one segment to the next.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Workers as a `Source`: the trainer learns from their segments, side by side in one batch."""
 
-from __future__ import annotations
-
 import warnings
 from time import perf_counter
 from typing import Any

@@ -5,8 +5,6 @@ slot, and the trainer names the claims that are members. Only members open RPC, 
 that one sends.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

@@ -7,8 +7,6 @@ the run's segments and weights are, and whoever sends something else is cut off.
 lost stays away, as over torch RPC.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import itertools
@@ -152,7 +150,7 @@ def _is_ours(connection: socket.socket) -> bool:
 class _Link(asyncio.Protocol):
     """A connection to the trainer, which a worker's has proved to be once it has a worker."""
 
-    def __init__(self, engine: ChannelEngine) -> None:
+    def __init__(self, engine: "ChannelEngine") -> None:
         self._engine, self._data = engine, bytearray()
         self.transport: asyncio.Transport
         self.worker: Worker | None = None

@@ -5,8 +5,6 @@ object, calls it, returns futures, and reports which workers joined and left. Wh
 when a silent worker is dropped, is up to the caller.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import traceback

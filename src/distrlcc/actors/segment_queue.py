@@ -1,7 +1,5 @@
 """The segments that wait for an update, and the count of those that were used or refused."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Starts a machine's processes of an actor-learner run: its workers, and on node 0 the trainer."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial

@@ -6,8 +6,6 @@ So all ports are on loopback, and other machines' members come through the tunne
 be reached under its old name, and no new one can join: the Ray engine is for that.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import warnings

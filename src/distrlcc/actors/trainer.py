@@ -1,7 +1,5 @@
 """The trainer of an actor-learner run, whatever engine has its workers."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import ExitStack
 

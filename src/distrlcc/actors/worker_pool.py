@@ -4,8 +4,6 @@ The pool's thread does this while the trainer's own thread learns, so that worke
 during a long update or scoring. While enough segments wait, workers are not asked for more.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -101,7 +99,7 @@ class WorkerPool:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="worker pool", daemon=True)
 
-    def __enter__(self) -> WorkerPool:
+    def __enter__(self) -> "WorkerPool":
         self._thread.start()
         return self
 

@@ -1,7 +1,5 @@
 """The workers, shown in the trainer's terminal and written to the run's directory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

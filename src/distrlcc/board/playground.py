@@ -3,8 +3,6 @@
 A `Question`'s fields are the page's sliders, the flags of ``distrlcc try``, and the map's axes.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -97,7 +95,7 @@ class Question:
             raise ConfigError("change_rate is for a rate; a trace has its own: leave one out")
 
     @classmethod
-    def read(cls, texts: Mapping[str, str]) -> Question:
+    def read(cls, texts: Mapping[str, str]) -> "Question":
         """Return the question of a page's address.
 
         Raises:

@@ -1,7 +1,5 @@
 """The gallery: what ships and what was trained here, with its size, its scores and its limits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

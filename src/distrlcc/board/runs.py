@@ -4,8 +4,6 @@ A worker is gone once its lines end in ``workers.jsonl`` and others' go on; what
 healed stands in the metrics' ``events``, of ranks and of Ray's members, too.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -6,8 +6,6 @@ another page sends. At an address that others reach, a request has the token, to
 file comes from a request: runs, policies and the page's files are found by their names in tables.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import ipaddress

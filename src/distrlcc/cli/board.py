@@ -14,8 +14,6 @@ Flags:
     --open  open it in a browser
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

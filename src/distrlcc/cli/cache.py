@@ -12,8 +12,6 @@ Rules:
     --all: needs --clean
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

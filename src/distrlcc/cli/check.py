@@ -1,7 +1,5 @@
 """Check the simulator, the link model and code of a user's."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 

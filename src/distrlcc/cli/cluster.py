@@ -1,7 +1,5 @@
 """Start, join, show and leave a Ray cluster."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

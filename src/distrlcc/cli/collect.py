@@ -26,8 +26,6 @@ Rules:
     --steps: not with --episodes
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from dataclasses import replace
 
@@ -41,7 +39,6 @@ from distrlcc.runs.progress import Progress
 
 
 def run(args: Namespace) -> int:
-    """Collect, and say what was collected."""
     env = recipe(args.recipe).env
     if args.suite is not None:
         env = replace(env, suites=(args.suite,), suite_weights=())

@@ -16,8 +16,6 @@ Flags:
     $JSON
 """
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ Flags:
     shell SHELL {bash|zsh|tcsh|fish|powershell}  one of bash, zsh, tcsh, fish, powershell
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 
 import shtab
@@ -16,7 +14,6 @@ from distrlcc.cli.parser import Parser
 
 
 def run(args: Namespace) -> int:
-    """Print it."""
     print(shtab.complete(whole_parser(), args.shell))
     return 0
 

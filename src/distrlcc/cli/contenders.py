@@ -1,7 +1,5 @@
 """Finds the policies and schemes that a command is to measure."""
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from dataclasses import replace

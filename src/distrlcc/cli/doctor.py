@@ -29,8 +29,6 @@ Rules:
     --interface: not with --cluster
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from dataclasses import asdict
 

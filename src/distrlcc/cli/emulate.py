@@ -43,8 +43,6 @@ Rules:
     --queue-down --log-down: needs --down; the downlink has no bottleneck, give --down
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -48,8 +48,6 @@ Rules:
     --delay --queue --loss: for --trace; suites have their own
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from argparse import Namespace
@@ -69,10 +67,7 @@ from distrlcc.cli.output import (
     note,
 )
 from distrlcc.errors import ConfigError, LinkError, listed, once, printable
-from distrlcc.evaluation.contender import (
-    Contender,
-    kernel_note,
-)
+from distrlcc.evaluation.contender import Contender, kernel_note
 from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
 from distrlcc.evaluation.kernel_policy import in_kernel, kernel_work, registered
 from distrlcc.evaluation.parallel_flows import ParallelFlows, measure_parallel
@@ -80,6 +75,7 @@ from distrlcc.evaluation.runner import check_scenario, evaluate
 from distrlcc.evaluation.scores import SchemeScores, Series
 from distrlcc.evaluation.sim_to_real import compare
 from distrlcc.evaluation.summary import print_table, summarise, to_json
+from distrlcc.evaluation.tables import printed
 from distrlcc.files import write_atomically
 from distrlcc.net.kernel_tcp import KernelControl
 from distrlcc.policy.spec import DEFAULT
@@ -89,16 +85,13 @@ from distrlcc.sim.suites import load_suite, trace_suite
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
-_EMULATED_LINKS = 4
-"""Links of a suite by default where packets are real: each takes its own time."""
-_MOST_LINES = 5
-"""Runs that do not count, of one contender, that have a line while they are measured."""
+_EMULATED_LINKS = 4  # links of a suite by default where packets are real: each takes its own time
+_MOST_LINES = 5  # runs of a contender that do not count and have a line while they are measured
 _OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
 """What is said of the links of traces, and what it is of a link."""
 
 
 def run(args: Namespace) -> int:
-    """Evaluate, print the tables, write the report."""
     # What is measured on which links.
     once(args.trace, "--trace: ")
     real = args.world == "emulated"
@@ -136,7 +129,11 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
     check_report(args.out)
     card = score(contenders, Countdown(benchmarks, lambda benchmark: benchmark.label))
     out = console(args.json)
-    out.print(card.table())
+    title = (
+        "Means; below them a tenth of the links are worse than the first value, and the second is "
+        "the worst link's"
+    )
+    out.print(printed(card.table(brief=True), title))
     for verdict in card.verdicts:
         print(verdict, file=out.file)
     emit_json(args.json, card.to_json())

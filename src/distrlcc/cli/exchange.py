@@ -1,7 +1,5 @@
 """Turn another framework's model into a policy file, or a policy into a model for others."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from distrlcc.config import override

@@ -15,29 +15,18 @@ Flags:
     $JSON
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from distrlcc.cli.contenders import contenders_of
-from distrlcc.cli.output import (
-    Countdown,
-    check_report,
-    command_line,
-    console,
-    counted,
-    emit_json,
-)
+from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
 from distrlcc.errors import ConfigError, listed
 from distrlcc.evaluation.fairness import LEAST_S
 from distrlcc.evaluation.fairness_summary import measure, table, to_json
+from distrlcc.evaluation.tables import printed
 from distrlcc.sim.suites import check_agents, load_suite
-
-SUITES = "shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random"
 
 
 def run(args: Namespace) -> int:
-    """Measure, print the tables, write the report."""
     # All that can be refused is refused before the first run.
     contenders, names = contenders_of(args), listed(args.suite, "--suite")
     suites = {name: load_suite(name).scenarios("test", args.links) for name in names}
@@ -54,7 +43,9 @@ def run(args: Namespace) -> int:
     for name in Countdown(names, lambda name: f"{name}: {counted(suites[name])}"):
         scenarios = suites[name]
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
-        out.print(table(name, found))
+        title = f"{name}: {counted(scenarios)}, {counted(range(args.seeds), 'seed')} each"
+        notes = [note for row in found for note in row.notes]
+        out.print(printed(table(name, found), title, notes))
         rows += found
     emit_json(args.json, to_json(rows))
     if args.out is not None:

@@ -18,8 +18,6 @@ Flags:
     --print-config  print it as TOML and stop
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +52,7 @@ def run(args: Namespace) -> int:
     return start_node(config, options, GroupOptions(elastic=False), processes=args.processes)
 
 
-def _config(args: Namespace) -> tuple[ImitateConfig, StoredData]:
+def _config(args: Namespace) -> "tuple[ImitateConfig, StoredData]":
     from distrlcc.data.reader import StoredData
     from distrlcc.runs.source import data_env
 

@@ -22,8 +22,7 @@ _POLICY = """
 """
 _SUITES = ("random", "dynamic", "cellular", "slow", "shared-4")
 _LINKS, _SECONDS = 8, 10.0
-_SAME = 0.999
-"""Least share of the same decisions."""
+_SAME = 0.999  # least share of the same decisions
 
 
 def run_load(args: Namespace) -> int:

@@ -6,8 +6,6 @@ those of what it runs.
 Only the command that is called is imported, so that ``distrlcc --help`` is quick.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os
@@ -56,10 +54,7 @@ def main(
     commands: Sequence[str] = COMMANDS,
     package: str = "distrlcc.cli.",
 ) -> int:
-    """Run a command line, the process's own by default; return its exit code.
-
-    ``package`` is a prefix of the names of the modules that have the commands.
-    """
+    """Run a command line, the process's own by default; return its exit code."""
     for name, value in RANK_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for stream in (sys.stdout, sys.stderr):

@@ -15,8 +15,6 @@ Flags:
     $JSON
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 import numpy as np

@@ -16,8 +16,6 @@ Rules:
     --listen: not with --once; it serves nothing
 """
 
-from __future__ import annotations
-
 import json
 import os
 from argparse import Namespace
@@ -32,8 +30,7 @@ from typing import Any
 from distrlcc.cli.output import exposition, note
 from distrlcc.errors import ConfigError
 
-_TAIL = 1 << 18
-"""Bytes at a file's end in which the newest figures stand."""
+_TAIL = 1 << 18  # bytes at a file's end in which the newest figures stand
 _NAME = "metrics.jsonl"
 
 

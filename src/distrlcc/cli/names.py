@@ -1,7 +1,5 @@
 """Show what can be named: recipes and the like, policies, and what recipes scored."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from functools import cache
 from importlib import import_module

@@ -40,8 +40,6 @@ Rules:
     --load: not with --out; --load DIR says where to go on, leave --out away
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets
@@ -53,11 +51,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.cli.output import note
-from distrlcc.cli.run_arguments import (
-    group_options,
-    run_config,
-    run_options,
-)
+from distrlcc.cli.run_arguments import group_options, run_config, run_options
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import Node
@@ -110,14 +104,7 @@ def _without(words: list[str], *flags: str) -> list[str]:
 
 
 def _guard(args: Namespace, port: int) -> str:
-    """See that there is a token where others come over the network.
-
-    Returns:
-        Where node 0 made one itself: what to say to the others' users.
-
-    Raises:
-        ConfigError: There is none on another node, or it does not do.
-    """
+    """See that there is a token where others come over the network; say how they get a new one."""
     from distrlcc.parallel.admission import TOKEN, guard, own_token
     from distrlcc.parallel.interface import check_place, is_loopback, resolve
 

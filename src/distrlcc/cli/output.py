@@ -1,7 +1,5 @@
 """What a command prints and writes: a console for tables, and ``--json FILE|-``."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -23,7 +21,7 @@ _QUIET_S = 5.0
 _EARLY = 0.05
 
 
-def console(target: str | None) -> Console:
+def console(target: str | None) -> "Console":
     """Return where tables are printed: standard error if standard output takes the JSON."""
     from rich.console import Console
 
@@ -46,12 +44,6 @@ def command_line() -> str:
     return "distrlcc " + shlex.join(sys.argv[1:])
 
 
-ALWAYS = (
-    "let the policy send on paths, too, that are outside of what policies hold: RTT under 2 ms, or "
-    "noise in delay (default: CUBIC's rule, until the path is another)"
-)
-
-
 def note(line: str) -> None:
     """Say something beside what the command prints."""
     print(printable(line), file=sys.stderr, flush=True)
@@ -60,18 +52,15 @@ def note(line: str) -> None:
 class Countdown(Generic[T]):
     """Yields things, says before each what it is, and, from a twentieth on, how long is left.
 
-    It may be called with the share of a thing that is done. It speaks when the name changes, else
-    at most every `_QUIET_S` seconds.
+    It may be called with the share of a thing that is done.
     """
 
     def __init__(self, things: Sequence[T], name: Callable[[T], str]) -> None:
-        """Take the things, and what says their names."""
         self._things, self._name = things, name
         self._done, self._line, self._said = 0, "", ("", 0.0)
         self._begin = monotonic()
 
     def __iter__(self) -> Iterator[T]:
-        """Yield the things."""
         for done, thing in enumerate(self._things):
             self._done, self._line = done, self._name(thing)
             self(0.0)
@@ -100,10 +89,7 @@ def exposition(
 ) -> str:
     """Return figures in the text format that Prometheus reads.
 
-    Args:
-        prefix: What each name begins with.
-        things: Labels of each thing, and its figures by name; what is no number is left out.
-        counters: Names of figures that only grow.
+    ``things`` are labels of each, and its figures by name; ``counters`` name those that only grow.
     """
     found: dict[str, list[str]] = {}
     for labels, figures in things:

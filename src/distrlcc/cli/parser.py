@@ -34,8 +34,6 @@ each item. The type ``gone`` refuses a flag that others have, and the text says 
 ``$NAME`` stands for the rows of that name in the command's module or in `distrlcc.cli.shared`.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import importlib
@@ -64,7 +62,6 @@ class _Once(argparse._StoreAction):
     """Stores a value; of a flag that is given twice one would hide the other."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        """Store it."""
         if option in parser.given:
             both = f"{getattr(namespace, self.dest)},{values}"
             remedy = both if isinstance(values, str) else self.metavar
@@ -82,13 +79,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are `ConfigError`, one line each."""
 
     def __init__(self, prog: str, text: str, home: str = "") -> None:
-        """Make a parser of a command.
-
-        Args:
-            prog: How it is called.
-            text: Its help, with its flags; see the module.
-            home: The module that has the functions which are types of values.
-        """
+        """Make a parser of a command's help; ``home`` is the module of functions that are types."""
         about, *sections = re.split(r"^((?:Flags|With --|Rules).*):\n", text, flags=re.M)
         super().__init__(
             prog=prog,
@@ -178,11 +169,7 @@ class Parser(argparse.ArgumentParser):
         return {"type": partial(listed, what=listed_by, kind=parse) if listed_by else parse}
 
     def read(self, words: Sequence[str]) -> Namespace:
-        """Return what a command's words say.
-
-        Raises:
-            ConfigError: They are malformed, or do not go together.
-        """
+        """Return what a command's words say; raises ConfigError where they do not fit together."""
         args = self.parse_intermixed_args(words) if self._in_any_order else self.parse_args(words)
         for rule in self._rules:
             flags, verb, what, why = rule.groups()
@@ -242,10 +229,7 @@ class Parser(argparse.ArgumentParser):
         sections: Mapping[str, Sequence[str]],
         about: Callable[[str], str],
     ) -> str:
-        """Return which command is called; print help and exit when that is asked for.
-
-        The help has the commands by ``sections``, with the sentence that ``about`` says of each.
-        """
+        """Return which command of ``sections`` is called; print help and exit where it is asked."""
         commands = [name for names in sections.values() for name in names]
         place = next((k for k, word in enumerate(words) if not word.startswith("-")), len(words))
         if place > 0:
@@ -266,11 +250,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def assignments(args: argparse.Namespace) -> list[str]:
-    """Return ``--set``'s assignments, and after them those of the flags that are short for one.
-
-    Raises:
-        ConfigError: One of them would take another's place.
-    """
+    """Return ``--set``'s assignments, and after them those of the flags that are short for one."""
     short = {key: getattr(args, name) for key, name in args.keys.items()}
     given = {k: json.dumps(v, ensure_ascii=False) for k, v in short.items() if v is not None}
     found = [*args.assignments, *(f"{key}={value}" for key, value in given.items())]

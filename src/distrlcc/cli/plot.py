@@ -19,8 +19,6 @@ Rules:
     --link: for --kind time
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from distrlcc.cli.output import command_line, note
@@ -31,8 +29,6 @@ from distrlcc.extras import require
 from distrlcc.files import require_output, write_output
 from distrlcc.sim.link import read_log
 from distrlcc.sim.trace import load_trace
-
-KINDS = ("scatter", "cdf", "box", "time")
 
 
 def _page(args: Namespace) -> int:
@@ -51,7 +47,6 @@ def _page(args: Namespace) -> int:
 
 
 def run(args: Namespace) -> int:
-    """Draw; two files."""
     from distrlcc.evaluation.figures import encode
 
     kind = args.out.suffix[1:]

@@ -1,9 +1,4 @@
-"""What `distrlcc check plugin` runs: the contract of each kind of a user's code.
-
-Each check returns a figure, mostly its speed, and raises ValueError where the contract is broken.
-"""
-
-from __future__ import annotations
+"""What `distrlcc check plugin` runs: each check returns its speed, or raises ValueError."""
 
 import inspect
 import random
@@ -47,11 +42,7 @@ _VALUES = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
 
 
 def kind_of(reference: str) -> str:
-    """Return the kind that a name is registered as, or that a reference's thing looks like.
-
-    Raises:
-        ConfigError: It looks like none, or like two.
-    """
+    """Return the kind that a name is registered as, or that a reference's thing looks like."""
     # What installed packages register; a name of ours stays ours.
     registries: list[Registry[Any]] = [REWARDS, OBSERVATIONS, ACTIONS, SUITES, SCHEMES, NETWORKS]
     registries += [LEARNERS, EXPLORERS, STOPPERS]
@@ -212,7 +203,7 @@ def _nanoseconds(scheme: str) -> float:
     return float((time.perf_counter() - begin) / packets * 1e9)
 
 
-def _small_run(learner: str, updates: int = 0) -> RunState:
+def _small_run(learner: str, updates: int = 0) -> "RunState":
     from distrlcc.runs.run_state import env_run
     from distrlcc.runs.train import iterate
 

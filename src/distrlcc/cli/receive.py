@@ -10,8 +10,6 @@ Flags:
     $JSON
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from dataclasses import asdict

@@ -14,32 +14,23 @@ Flags:
     $JSON
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from typing import Any
 
 import numpy as np
 
 from distrlcc.cli.contenders import contenders_of
-from distrlcc.cli.output import (
-    Countdown,
-    check_report,
-    command_line,
-    console,
-    counted,
-    emit_json,
-)
+from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.recovery import recoveries, recovery_scores
 from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
-from distrlcc.evaluation.summary import figure, interval_table, tail_rows
+from distrlcc.evaluation.summary import MeansRow, figure, means_table
+from distrlcc.evaluation.tables import printed
 from distrlcc.files import write_atomically
 from distrlcc.sim.suites import check_agents, load_suite
 
 
 def run(args: Namespace) -> int:
-    """Measure and print a table."""
     # All that can be refused is refused before the first run.
     contenders = contenders_of(args)
     scenarios = load_suite(args.suite).scenarios("test", args.links)
@@ -60,31 +51,25 @@ def run(args: Namespace) -> int:
             "--suite dynamic"
         )
     # The runs, a table, and JSON, in which None stands for never.
-    finite, rows, links, void = dict[str, Any](), list[Any](), counted(scenarios), list[str]()
-    measured = []
+    finite, rows, links, void = dict[str, Any](), list[MeansRow](), counted(scenarios), list[str]()
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
-        (found, why), name = recovery_scores(contender, scenarios), shown(contender.name)
+        found, why = recovery_scores(contender, scenarios)
         told = finite[contender.name] = dict[str, Any]()
         for end in ("mean", "p10", "worst"):
             for key, values in found.items():
                 told[key if end == "mean" else f"{end}_{key}"] = figure(getattr(values, end))
-        measured.append((contender.name, contender.learned, found))
-        style = "bold" * contender.learned
+        rows.append((shown(contender.name), found, contender.learned, bool(why)))
         if why:
-            void.append(f"{name} does not count: {why}.")
-            style, name = "strike", f"{name} (void)"
+            void.append(f"{shown(contender.name)} does not count: {why}.")
             told["void"] = why
-        rows.append((name, style, [found[m.key].texts(m) for m in RECOVERY_METRICS]))
-        rows += tail_rows(found, RECOVERY_METRICS)
-    heads, title = ["scheme", *(m.title for m in RECOVERY_METRICS)], f"{changes} changes on {links}"
-    caption = "\n".join(void) or None
-    console(args.json).print(interval_table(title, heads, rows, caption=caption))
+    title = f"{changes} changes on {links}"
+    table = means_table("Recovery", "scheme", rows, RECOVERY_METRICS)
+    console(args.json).print(printed(table, title, void))
     emit_json(args.json, finite)
     if args.out is not None:
-        from distrlcc.evaluation.report import tails_page
+        from distrlcc.evaluation.report import recovery_page
 
-        more = {"lead": title, "command": command_line()}
-        page = tails_page("Recovery", measured, RECOVERY_METRICS, void, **more)
+        page = recovery_page(table, rows, void, lead=title, command=command_line())
         args.out.mkdir(parents=True, exist_ok=True)
         write_atomically(args.out / "recovery.html", page.encode())
         print(f"report: {args.out / 'recovery.html'}", file=console(args.json).file)

@@ -15,8 +15,6 @@ Flags:
         the package
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from importlib.util import find_spec
 from math import nan
@@ -32,7 +30,6 @@ from distrlcc.recipes.result_row import ResultRow, shipped_rows
 
 
 def run(args: Namespace) -> int:
-    """Reproduce, and say what differs."""
     from distrlcc.cli.main import main
 
     if args.recipe not in EXPERIMENTS:
@@ -71,7 +68,8 @@ def run(args: Namespace) -> int:
 def _page(expected: ResultRow, row: ResultRow, differences: list[str]) -> str:
     """Return a page of what was expected and what came out."""
     from distrlcc.evaluation.benchmark import known_metric
-    from distrlcc.evaluation.page import Cell, Page, Section, Tile, plain_table
+    from distrlcc.evaluation.page import Page, Section, Tile
+    from distrlcc.evaluation.tables import Cell, plain_table
 
     lines = []
     for suite, key in expected.measured():

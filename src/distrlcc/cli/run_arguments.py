@@ -1,7 +1,5 @@
 """What ``train`` and ``node`` are told: which run, and how processes work together."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar

@@ -27,8 +27,6 @@ Flags, in any order:
     $JSON
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -20,27 +20,24 @@ Rules:
     --budget: not with --links; links take the time that they take, leave one out
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from distrlcc.cli.contenders import contender
 from distrlcc.cli.output import check_report, command_line, console, emit_json, note
 from distrlcc.errors import ConfigError, listed, once, printable, unknown_name
-from distrlcc.evaluation.search import Findings, stress, write
+from distrlcc.evaluation.search import Findings, stress, tables, write
 from distrlcc.evaluation.stress import PROPERTIES, Judge
+from distrlcc.evaluation.tables import printed
 from distrlcc.files import write_atomically
 
 _QUIET_S = 5.0
 
 
 def run(args: Namespace) -> int:
-    """Draw, search and shrink; print what was found, write it."""
     # All that can be refused is refused before the first link.
     keys = listed(args.properties or ",".join(PROPERTIES), "--properties")
     once(keys, "--properties: ")
@@ -72,14 +69,15 @@ def run(args: Namespace) -> int:
     figures = {"policy": name, "seed": args.seed, **findings.to_json()}
     first = judge.schemes[0]
     says = {each.key: each.says.format(first=first) for each in judge.properties}
-    out.print(_shares(f"{name} on {findings.plain} plain draws of the space", figures, says))
-    out.print(_worst(figures))
+    found = tables(figures, says)
+    for table in found:
+        out.print(printed(table))
     emit_json(args.json, figures)
     if args.out is not None and findings.points:
         print(f"report: {write(args.out, findings, figures)}", file=out.file)
         from distrlcc.evaluation.report import stress_page
 
-        page = stress_page(figures, says, command=command_line())
+        page = stress_page(figures, found, command=command_line())
         write_atomically(args.out / "stress.html", page.encode())
     return _verdict(findings, args.gates, out)
 
@@ -97,35 +95,3 @@ def _verdict(findings: Findings, gates: bool, out: Console) -> int:
     if findings.failure:
         raise ConfigError(f"{findings.failure} (what was found until then is told)")
     return int(bool(missed or unjudged))
-
-
-def _table(title: str, *heads: str) -> Table:
-    from rich.table import Table
-
-    table = Table(title=printable(title), title_justify="left", box=None)
-    for head in heads:
-        left = head in ("property", "what must hold", "name", "link")
-        table.add_column(head, justify="left" if left else "right")
-    return table
-
-
-def _shares(title: str, figures: dict[str, Any], says: dict[str, str]) -> Table:
-    heads = ("property", "what must hold", "links", "holds", "95% interval", "bar")
-    table = _table(title, *heads)
-    for key, share in figures["shares"].items():
-        low, high = share["interval"] or (0.0, 0.0)
-        shown = f"{100 * share['share']:.1f}%" if share["judged"] else "-"
-        interval = f"{100 * low:.1f} to {100 * high:.1f}" if share["judged"] else "-"
-        bar = f"{100 * figures['bars'][key]:.0f}%" if key in figures["bars"] else ""
-        said = says.get(key, "all that have a bar and are judged")
-        table.add_row(key, said, str(share["judged"]), shown, interval, bar)
-    return table
-
-
-def _worst(figures: dict[str, Any]) -> Table:
-    title = f"The worst of these and of {figures['searched']} searched links, made simple"
-    table = _table(title, "name", "score", "link")
-    for name, one in figures["worst"].items():
-        link = ", ".join(f"{n} {v}" for n, v in one["link"].items())
-        table.add_row(name, f"{one['score']:.2f}", link)
-    return table

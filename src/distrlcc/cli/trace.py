@@ -20,8 +20,6 @@ Rules:
     --columns --unit: for --from; they say what a log has
 """
 
-from __future__ import annotations
-
 import shlex
 from argparse import Namespace
 
@@ -32,11 +30,8 @@ from distrlcc.files import require_output, write_output
 from distrlcc.sim.throughput_log import read_throughput
 from distrlcc.sim.trace import load_trace
 
-KINDS = ("csv", "fcc", "hsdpa", "iperf3", "genet", "alphartc")
-
 
 def run(args: Namespace) -> int:
-    """Write the trace or scenario and say what it is."""
     require_output(args.out, args.trace)
     as_scenario = args.out.suffix == ".toml"
     if args.kind is None and as_scenario:

@@ -45,16 +45,10 @@ Rules:
     --no-elastic --interface: not with --topology actor-learner; Ray has its workers
 """
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 
-from distrlcc.cli.run_arguments import (
-    group_options,
-    run_config,
-    run_options,
-)
+from distrlcc.cli.run_arguments import group_options, run_config, run_options
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.launched import launched

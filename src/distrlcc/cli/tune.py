@@ -1,7 +1,5 @@
 """Tune recipes: population-based training, and search with Optuna's samplers."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from argparse import Namespace
@@ -15,12 +13,7 @@ from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.filesystems import absolute, storage_filesystem
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.space import check_space
-from distrlcc.tune.tune_config import (
-    PBTConfig,
-    SearchConfig,
-    TuneConfig,
-    steps_per_update,
-)
+from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig, steps_per_update
 
 _TUNER = """
     recipe? RECIPE  see 'distrlcc list recipes'
@@ -128,10 +121,7 @@ def run_search(args: Namespace) -> int:
 
 
 def _tune_config(args: Namespace, command: str) -> TuneConfig:
-    """Return the new tuner that the arguments describe.
-
-    A member's length is ``--updates`` or the recipe's ``total_steps``, never a time.
-    """
+    """Return the new tuner that the arguments describe; a member's length is never a time."""
     args.pbt = args.search = None
     if command == "pbt":
         args.pbt = _pbt_config(args)
@@ -182,12 +172,7 @@ def _run_tuner(args: Namespace, command: str) -> int:
     with open_folder(args.out, config, resume=args.resume) as folder:
         try:
             signal, failures = run(
-                config,
-                folder,
-                address=args.address,
-                cpus=args.cpus,
-                resume=args.resume,
-                show=note,
+                config, folder, address=args.address, cpus=args.cpus, resume=args.resume, show=note
             )
         except DistrlccError:
             if not args.resume and not (folder.path / REPORTS).exists():

@@ -1,9 +1,4 @@
-"""Has a user's code run in a process of its own, so that whatever ends it is told in one line.
-
-A signal, such as that of a fault in compiled code, leaves a process no time to say anything.
-"""
-
-from __future__ import annotations
+"""Runs a user's code in a process of its own, so that whatever ends it is told in one line."""
 
 import math
 import os
@@ -21,8 +16,7 @@ from distrlcc.processes import die_with_parent
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OVER = "\0"
-_pipe: int | None = None
-"""Where this process, if it is such a child, says what it runs, and that it comes to its end."""
+_pipe: int | None = None  # where such a child says what it runs, and that it comes to its end
 
 
 def on_plugin(reference: str) -> None:
@@ -47,11 +41,7 @@ def over(line: str = "") -> None:
 
 
 def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
-    """Return what ``work`` returned in a child: an exit code, and a line to say.
-
-    It is 2 where the user's code did not return within `Limits.start`, or ended its process.
-    Nothing is left running.
-    """
+    """Return an exit code and a line of ``work`` in a child: 2 if it did not return or ended it."""
     ended = _apart(limits().start, what)
     if ended is not None:
         return ended

@@ -4,8 +4,6 @@ Ray's own processes watch each other and end together. Traffic is authenticated 
 encrypted: a private network or a VPN is needed.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

@@ -5,8 +5,6 @@ Ray's queue until a machine joins: such a machine is used at once, and one that 
 workers alone. An actor that is dropped, as when it is frozen, is killed and started again.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Mapping

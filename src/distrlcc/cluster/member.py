@@ -3,8 +3,6 @@
 Ray starts an actor that died again, and runs its task again; a frozen one is killed here.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

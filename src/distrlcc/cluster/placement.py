@@ -1,7 +1,5 @@
 """Room for a run's learners and workers on a cluster, in one of Ray's placement groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

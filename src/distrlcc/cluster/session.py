@@ -1,7 +1,5 @@
 """A connection to Ray: to a cluster that runs, or to one that it starts on this machine."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

@@ -3,8 +3,6 @@
 A machine is a network namespace of a host, so containers that share a home directory are apart.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

@@ -6,8 +6,6 @@ trainer without a storage; with one it is anywhere, and its successor on another
 from the last checkpoint.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The seam between a sender and its controller, and the simplest controller."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,11 +26,7 @@ class Controller(Protocol):
         """Take one acknowledgement; ``now`` is the time, ns."""
 
     def on_timeout(self, *, now: int, sent: int) -> None:
-        """Learn that the timer fired; a probe packet follows the ``sent`` ones.
-
-        Nothing was acknowledged for RFC 6298's timeout. The next `Ack` may say that this was
-        spurious.
-        """
+        """Learn that the timer fired; a probe follows the ``sent`` ones. It may prove spurious."""
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         """Take one step's statistics, arrays of one element, at the step's end."""

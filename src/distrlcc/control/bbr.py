@@ -7,8 +7,6 @@ quantum is one packet. Lost packets are not sent again, so fast recovery lasts o
 which conserves packets (section 4.2.3.4). Version 1 ignores marks (ECN).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -7,8 +7,6 @@ of the same sources compiles nothing anew. A new folder takes the place of those
 used for a month. Where none can be, nothing is kept.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -23,8 +21,7 @@ import numba
 from numba.core.caching import UserProvidedCacheLocator
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_UNUSED_S = 30 * 86400.0
-"""Age of a folder that is removed, s since a process began with it."""
+_UNUSED_S = 30 * 86400.0  # age of a folder that is removed, s since a process began with it
 
 
 def _source_hash() -> str:

@@ -9,8 +9,6 @@ mode would else start for no reason and hold on, with queues of several BDP. A m
 (ECN) counts as a loss, which the default mode ignores.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner

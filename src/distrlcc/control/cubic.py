@@ -3,8 +3,6 @@
 A mark (ECN) reduces the window as a loss does (section 4.6).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner

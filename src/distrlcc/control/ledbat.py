@@ -8,8 +8,6 @@ The first window is the common 10 packets instead of the RFC's 2, and a timeout 
 Reno's. A mark (ECN) does what a loss does (RFC 3168 section 6.1.2).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner

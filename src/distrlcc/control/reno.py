@@ -5,8 +5,6 @@ once, and stays until a packet sent after the reduction is acknowledged. The sen
 so its FlightSize is its window. A mark (ECN) does what a loss does (RFC 3168 section 6.1.2).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.control.compiled import njit_inner

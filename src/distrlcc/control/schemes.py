@@ -4,8 +4,6 @@ Left out on purpose: a table of functions. A call through a pointer cannot be in
 comparisons can. A user's scheme alone is called so, at the end of the chain.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.control import bbr, copa, cubic, ledbat, reno, vegas
@@ -95,10 +93,9 @@ def copy_row(source: FloatArray, to: FloatArray) -> None:
 
 @njit
 def undo(s: FloatArray, before: FloatArray) -> None:
-    """Give a scheme the row from before a recovery or timeout that was spurious.
+    """Give a scheme the row from before a spurious recovery or timeout, but no less of a window.
 
-    The window is not less than it is now (RFC 4015 section 3.3). Whatever the scheme measured
-    meanwhile is measured again: the newest figures of a round trip at most.
+    (RFC 4015 section 3.3.) What the scheme measured meanwhile is measured again.
     """
     cwnd = max(s[CWND], before[CWND])
     copy_row(before, s)

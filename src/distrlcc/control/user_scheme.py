@@ -4,8 +4,6 @@ The address stands in the place of the scheme's number. So `distrlcc.control.sch
 simulator's kernel, whose compiled code is cached on the disk, know of it only when they run.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

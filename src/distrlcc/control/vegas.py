@@ -5,8 +5,6 @@ which is ``cwnd * (1 - base RTT / RTT)``. The RTT is the least of the round, as 
 bursts. Losses and marks (ECN) halve the window as in RFC 5681, as in Linux.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.control import reno

@@ -7,8 +7,6 @@ negated samples.
 A filter's place in the row is an ``np.int64``: for each plain constant numba would compile anew.
 """
 
-from __future__ import annotations
-
 from distrlcc.control.compiled import njit_inner
 from distrlcc.types import FloatArray
 
@@ -24,11 +22,7 @@ def reset(s: FloatArray, first: int, time: float, value: float) -> None:
 
 @njit_inner
 def running_min(s: FloatArray, first: int, window: float, time: float, value: float) -> float:
-    """Take one sample and return the least of those no older than ``window``.
-
-    The filter's six elements start at ``first``. The window, in the unit of ``time``, may change
-    between calls; time never decreases.
-    """
+    """Take one sample and return the least in ``window``; six elements from ``first`` hold it."""
     if value <= s[first] or time - s[first + 5] > window:
         reset(s, first, time, value)
         return value

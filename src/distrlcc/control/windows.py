@@ -27,8 +27,6 @@ The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -263,10 +261,7 @@ class WindowControl:
     """The guard and the pacing of N flows."""
 
     def __init__(self, n: int, pacing: float, guard: float, held: float = 0.0) -> None:
-        """Take the gain of pacing and the guard's bound; 0 is without.
-
-        ``held``: the noise, s, that the policy holds; 0: the guard takes over on no path outside.
-        """
+        """Take the pacing's gain, the guard's bound and the noise held, s; 0 is without each."""
         self.pacing, self.guard, self.held = pacing, guard, held
         self.state = np.zeros((n, STATE_SIZE))
         self.on = self.state[:, ON]

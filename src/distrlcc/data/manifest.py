@@ -4,8 +4,6 @@
 same names as in collections for offline RL.
 """
 
-from __future__ import annotations
-
 import warnings
 import zlib
 from dataclasses import dataclass, replace
@@ -21,8 +19,7 @@ from distrlcc.config import from_dict
 from distrlcc.errors import DatasetError, reading
 
 FORMAT = "distrlcc-trajectories"
-VERSION, UNCHECKED = 3, 2
-"""Version of the files' layout, and the one before, without checksums; others are refused."""
+VERSION, UNCHECKED = 3, 2  # of the files' layout, and the one before, without checksums
 NAME = "manifest.json"
 _SIZE = msgspec.Meta(ge=1, le=1 << 20)
 _AGAIN = "; copy the data set again"
@@ -32,50 +29,39 @@ _AGAIN = "; copy the data set again"
 class Spaces:
     """What an agent sees and does."""
 
-    observation: str
-    """One of `distrlcc.env.observations.OBSERVATIONS`."""
-    observation_size: Annotated[int, _SIZE]
-    """Numbers in one observation."""
-    action: str
-    """One of `distrlcc.env.actions.ACTIONS`."""
+    observation: str  # one of `distrlcc.env.observations.OBSERVATIONS`
+    observation_size: Annotated[int, _SIZE]  # numbers in one observation
+    action: str  # one of `distrlcc.env.actions.ACTIONS`
     action_kind: Literal["discrete", "continuous"]
-    action_size: Annotated[int, _SIZE]
-    """Number of actions, or length of the action vector."""
+    action_size: Annotated[int, _SIZE]  # number of actions, or length of the action vector
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where the trajectories come from."""
 
-    scheme: str
-    """The expert that acts."""
+    scheme: str  # the expert that acts
     suites: tuple[str, ...]
     split: str
     seed: int
     num_envs: int
-    disturb: float
-    """Share of steps whose action was drawn at random."""
-    env: str
-    """The environment's configuration, TOML."""
-    versions: dict[str, str]
-    """Of distrlcc, Python and the packages that shape the trajectories."""
+    disturb: float  # share of steps whose action was drawn at random
+    env: str  # the environment's configuration, TOML
+    versions: dict[str, str]  # of distrlcc, Python and the packages that shape the trajectories
 
 
 @dataclass(frozen=True)
 class Shard:
     """Whole episodes, in two files."""
 
-    steps_file: str
-    """One row per step."""
+    steps_file: str  # one row per step
     steps: int
     steps_bytes: int
-    episodes_file: str
-    """One row per episode."""
+    episodes_file: str  # one row per episode
     episodes: int
     episodes_bytes: int
     steps_crc: int | None = None
-    episodes_crc: int | None = None
-    """CRC-32 of the files; None in older data sets."""
+    episodes_crc: int | None = None  # CRC-32 of the files; None in older data sets
 
 
 @dataclass(frozen=True)
@@ -89,8 +75,7 @@ class Manifest:
     shards: tuple[Shard, ...]
     format: str = FORMAT
     version: int = VERSION
-    crc: int | None = None
-    """CRC-32 of the manifest without this; None in older data sets."""
+    crc: int | None = None  # CRC-32 of the manifest without this; None in older data sets
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -1,7 +1,5 @@
 """Reads a data set: its episodes' places in memory, its steps mapped from the disk as asked for."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from pathlib import Path
@@ -27,7 +25,6 @@ class StoredData:
     """A data set on disk. Opening it reads the manifest and one row per episode, no steps."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Open a data set; raises DatasetError where it is missing, unfinished or damaged."""
         self.folder = folder = Path(folder)
         self.manifest = read_manifest(folder)
         self.digest = hashlib.sha256((folder / NAME).read_bytes()).hexdigest()

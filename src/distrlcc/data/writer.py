@@ -1,7 +1,5 @@
 """Writes a data set: whole episodes to shards of bounded size, and the manifest at the end."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from dataclasses import dataclass, replace
@@ -40,10 +38,7 @@ class DatasetWriter:
     """
 
     def __init__(self, folder: Path, spaces: Spaces, origin: Origin, shard_steps: int) -> None:
-        """Make the folder, new or empty; raises OutputError.
-
-        A shard has ``shard_steps`` steps at most, unless one episode alone has more.
-        """
+        """Make the folder, new or empty; a shard has at most ``shard_steps``, or one episode."""
         self.folder, self._spaces, self._origin = folder, spaces, origin
         self._shard_steps = shard_steps
         self._made = not folder.exists()
@@ -97,7 +92,7 @@ class DatasetWriter:
         crcs = [zlib.crc32(files[name]) for name in names]
         self._shards.append(Shard(names[0], rows[0], sizes[0], names[1], rows[1], sizes[1], *crcs))
 
-    def __enter__(self) -> DatasetWriter:
+    def __enter__(self) -> "DatasetWriter":
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:

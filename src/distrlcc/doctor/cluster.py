@@ -1,7 +1,5 @@
 """The checks of every machine of a Ray cluster, and of what passes between each two of them."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,12 +21,9 @@ from distrlcc.doctor.findings import Finding, finding
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 
-OBJECT_BYTES = 8_000_000
-"""Large enough to leave the sender's process, as weights and segments are."""
-_WIRE_SECONDS = 5.0
-"""Time of all streams together, s; each lasts a quarter of a second at most."""
-_TOTAL_SECONDS = 30.0
-"""No new round of pairs begins after this long."""
+OBJECT_BYTES = 8_000_000  # large enough to leave the sender's process, as weights and segments are
+_WIRE_SECONDS = 5.0  # time of all streams together, s; each lasts a quarter of a second at most
+_TOTAL_SECONDS = 30.0  # no new round of pairs begins after this long
 _SLOW_MBIT, _FAR_MS, _SKEWED_MS, _WRONG_MS = 50.0, 100.0, 100.0, 60e3
 
 
@@ -41,15 +36,7 @@ class Probe:
 
 
 def check_cluster(head: str, place: str = "") -> list[Finding]:
-    """Check a cluster that this machine is in.
-
-    Args:
-        head: HOST:PORT of its head.
-        place: Storage that all machines should have, a folder or a URL; empty leaves that out.
-
-    Raises:
-        GroupError: There is no such cluster, or it does not let us in.
-    """
+    """Check a cluster that this machine is in, by its head's HOST:PORT, and storage if named."""
     host, port = parse_address(head)
     with ray_session(head) as ray:
         # Start a process on each machine.
@@ -87,23 +74,15 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
 class Survey:
     """Machines, and what is known of them so far."""
 
-    nodes: list[Any]
-    """Each has an ``address``."""
-    call: Callable[..., Future[Any]]
-    """Calls a function on a node, both given first."""
-    names: str
-    """The ports that must be open, for people."""
-    free: tuple[int, int]
-    """First and last of those that this may listen on."""
-    ports: Mapping[Any, list[int]] = field(default_factory=dict)
-    """Others on each node that must be reached."""
+    nodes: list[Any]  # each has an `address`
+    call: Callable[..., Future[Any]]  # calls a function on a node, both given first
+    names: str  # the ports that must be open, for people
+    free: tuple[int, int]  # first and last of those that this may listen on
+    ports: Mapping[Any, list[int]] = field(default_factory=dict)  # others to be reached on a node
     findings: list[Finding] = field(default_factory=list)
 
     def ask(self, seconds: float, calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
-        """Call functions at once, each given as node, function and arguments, by any key.
-
-        Each gives a result or a `GroupError`.
-        """
+        """Call functions at once, each as node, function and arguments; errors are results."""
         asked = {key: self.call(*words) for key, words in calls.items()}
         deadline, results = time.monotonic() + seconds, dict[Any, Any]()
         for key, answer in asked.items():

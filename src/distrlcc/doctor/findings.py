@@ -1,7 +1,5 @@
 """What a doctor reports: one finding for each check and machine, and the table of them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-HERE = "here"
-"""Machine of a finding about this one."""
+HERE = "here"  # machine of a finding about this one
 
 
 class Verdict(StrEnum):

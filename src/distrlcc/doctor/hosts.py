@@ -4,8 +4,6 @@ On each, ``distrlcc doctor --answer`` calls functions: one line of JSON says whi
 they return.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable, Iterable
@@ -26,8 +24,7 @@ from distrlcc.parallel.hosts import ssh
 from distrlcc.parallel.interface import interface_towards
 from distrlcc.runs.identity import identity
 
-_MARK = b"distrlcc doctor: "
-"""Begins an answer: a shell may say other things."""
+_MARK = b"distrlcc doctor: "  # begins an answer: a shell may say other things
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,7 @@ def answer() -> int:
 
 
 def _call(far: _Machine, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns there.
-
-    Raises:
-        GroupError: It failed there, or nothing answers.
-    """
+    """Return what a function returns there; GroupError: it failed, or nothing answers."""
     said = b"no answer"
     assert far.process.stdin is not None
     far.process.stdin.write(msgspec.json.encode([function.__name__, *arguments]) + b"\n")
@@ -84,14 +77,7 @@ def _call(far: _Machine, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def check_hosts(hosts: Iterable[str], ip: str, port: int, program: str) -> list[Finding]:
-    """Check machines and, at the port of a training, the links between each two of all.
-
-    Args:
-        hosts: The others, as SSH knows them.
-        ip: This machine's address, as they reach it.
-        port: The port.
-        program: What is called distrlcc there, as a shell takes it.
-    """
+    """Check machines, as SSH knows them, and, at this ``ip`` and ``port``, links between all."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(256))
         survey = Survey([], lambda *words: pool.submit(_call, *words), str(port), (port, port))

@@ -1,7 +1,5 @@
 """The checks of one machine: versions, cores, memory, disk, GPUs, head, emulation, storage."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -26,22 +24,12 @@ from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import NOT_INSTALLED, differences, package_versions
 from distrlcc.storage import Storage
 
-MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5
-"""Less is warned of; a small run with Ray beside it takes 1.5 GB of memory."""
+MEMORY_GB, DISK_GB, SHARED_GB = 2.0, 2.0, 0.5  # less warns; a small run with Ray takes 1.5 GB
 _CONTROLS = ("reno", "cubic", "bbr")
 
 
 def check_here(head: str = "", interface: str = "", place: str = "") -> list[Finding]:
-    """Check this machine.
-
-    Args:
-        head: HOST:PORT of a cluster that it could join; empty leaves that out.
-        interface: Network interface towards it instead of the route's.
-        place: Storage to write to, a folder or a URL; empty leaves that out.
-
-    Raises:
-        ConfigError: The head's address is none.
-    """
+    """Check this machine; of a cluster's head, an interface and storage only those named."""
     found = check_machine(cluster=bool(head))
     if head:
         found += check_head(head, interface)
@@ -58,12 +46,7 @@ def check_here(head: str = "", interface: str = "", place: str = "") -> list[Fin
 
 
 def check_node(head: str, address: str) -> tuple[dict[str, str], list[Finding]]:
-    """Check a cluster's machine, there; return what all must have in common as well.
-
-    Args:
-        head: Address of the cluster's head.
-        address: That of this machine, as Ray knows it; empty for the head itself.
-    """
+    """Check a cluster's machine, there; return what all must have in common as well."""
     found = [*check_machine(cluster=True), _interface(head, ray=address), *check_emulation()]
     return node_identity(), found
 
@@ -148,11 +131,7 @@ def compare_versions(head: str, versions: dict[str, str], own: dict[str, str]) -
 
 
 def check_head(head: str, interface: str = "") -> list[Finding]:
-    """Look at the way to a cluster's head, and at the versions that it has written.
-
-    Raises:
-        ConfigError: The address is none.
-    """
+    """Look at the way to a cluster's head, and at the versions that it has written."""
     host, port = parse_address(head)
     findings = [_interface(host, interface)]
     if findings[0].verdict == Verdict.FAIL:

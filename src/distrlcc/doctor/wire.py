@@ -1,11 +1,7 @@
 """Measurement between two machines: ports, round trip, clocks and bandwidth.
 
-The far side listens on one of the ports that Ray's workers use, so that what is measured has
-passed the same firewall. On one connection it answers pings with its clock, then takes what is
-sent and says how fast that came, then sends as long.
+The far side listens on one of the ports that Ray's workers use, as the same firewall counts.
 """
-
-from __future__ import annotations
 
 import socket
 import socketserver
@@ -22,20 +18,16 @@ _PINGS = 20
 _CHUNK = bytes(1 << 16)
 _NUMBER = struct.Struct("!d")
 _PING, _STREAMS = b"P", b"S"
-_ALL = 8
-"""Up to so many machines every pair is measured; beyond, each with the head and its next two."""
+_ALL = 8  # up to so many machines every pair; beyond, each with the head and its next two
 
 
 @dataclass(frozen=True)
 class Wire:
     """What was measured between here and there."""
 
-    round_trip_ms: float
-    """Shortest of up to twenty."""
-    offset_ms: float
-    """Their clock minus ours, from the shortest round trip, as NTP does."""
-    up_mbit: float
-    """From here to there."""
+    round_trip_ms: float  # shortest of up to twenty
+    offset_ms: float  # their clock minus ours, from the shortest round trip, as NTP does
+    up_mbit: float  # from here to there
     down_mbit: float
 
     def __str__(self) -> str:
@@ -44,10 +36,7 @@ class Wire:
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of pairs of numbers in which no number is twice, as at a tournament.
-
-    Each pair meets once. Of more than eight machines not all pairs meet: that would take too long.
-    """
+    """Return rounds of pairs, as of a tournament; of over eight machines not all pairs meet."""
     found = []
     for bits in range(1, 1 << count.bit_length()):
         # In one round those meet whose numbers differ in the same bits.
@@ -88,11 +77,7 @@ def listen(address: str, first: int, last: int) -> int:
 
 
 def measure(address: str, port: int, seconds: float) -> Wire:
-    """Measure to a listener, sending for some seconds in each direction.
-
-    Raises:
-        OSError: The connection fails or takes too long.
-    """
+    """Measure to a listener, sending for some seconds in each direction; raises OSError."""
     with _ready(socket.create_connection((address, port), limits().call)) as connection:
         # The shortest round trip, and their clock less the middle of it, ns.
         best, first = (float("inf"), 0.0), time.monotonic()

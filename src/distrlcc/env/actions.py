@@ -1,7 +1,5 @@
 """Action spaces: each turns actions into windows and pacing rates, and labels them."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +12,7 @@ from distrlcc.policy.spec import ActionKind
 
 Floats = NDArray[np.float64]
 
-GREATEST = 10.0
-"""A continuous action lies within plus and minus this."""
+GREATEST = 10.0  # a continuous action lies within plus and minus this
 
 
 @njit_inner

@@ -5,8 +5,6 @@ all worlds have in common; `LinkBatch` is the simulated one. In a `Demonstration
 drives the links, and the batch shows what an agent in its place would see and would have to do.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -124,10 +122,7 @@ class AgentBatch(ABC):
         """Give back what is held open."""
 
     def begin_agent(self, n: int, scenario: Scenario, held: Floats, place: int = 0) -> None:
-        """Begin agent n's episode, after its link is there; it is the scenario's flow at ``place``.
-
-        It sets the rest in ``held``, a view of the agent's window and pacing rate.
-        """
+        """Begin agent n's episode on its link, as the flow at ``place``; set it in ``held``."""
         flow, link = scenario.flows[place], scenario.link
         if flow.scheme == "agent":
             if flow.cwnd is None:
@@ -224,10 +219,7 @@ class AgentBatch(ABC):
 
 
 def mean_wait(link: Link, spacing: float) -> float:
-    """Return what jitter, lateness and shaped ACKs add to a full link's RTT in the mean, s.
-
-    Packets are ``spacing`` apart, s. ACKs in bunches make packets that queue as long.
-    """
+    """Return what jitter, lateness and ACKs in bunches add to a full link's RTT in the mean, s."""
     wait = 1e-3 * link.ack_tick_ms + (min(spacing, 0.04) if link.delayed_acks else 0.0)
     wait += 1e-3 * link.late_share * link.late_ms
     jitters = (link.ack_jitter_ms, link.ack_jitter_kind), (link.jitter_ms, link.jitter_kind)
@@ -391,10 +383,7 @@ class LinkBatch(AgentBatch):
         return np.asarray(np.maximum(self._least_step, intervals.astype(np.int64)))
 
     def step(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Floats]:
-        """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``.
-
-        An agent that has just begun has its first observation, one that has just left its last.
-        """
+        """Act, advance one step, and return observations ``[N, D]`` and rewards ``[N]``."""
         observation, reward = super().step(actions)
         if not self._joining:
             return observation, reward
@@ -434,10 +423,7 @@ class LinkBatch(AgentBatch):
         return np.asarray((start < end) & (begin < stop))
 
     def share(self) -> Floats:
-        """Return what agents deliver, relative to an equal share among their link's flows.
-
-        Rates are smoothed over a round trip; 1 is a fair share, and what one alone has.
-        """
+        """Return what agents deliver over a round trip, relative to an equal share of a link."""
         running = self.ran()
         rates = np.where(running, self._rates, 0.0)
         fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self.link]

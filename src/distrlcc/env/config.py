@@ -1,7 +1,5 @@
 """The configuration of an environment: its links, observation, actions and reward."""
 
-from __future__ import annotations
-
 import select
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,8 +12,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.sim.suites import pinned_suite
 
 LEAST_EMULATED_MS = 2.0
-MAX_AGENTS = 32
-"""Agents on one link: the simulator looks at all of a link's flows for each event."""
+MAX_AGENTS = 32  # agents on one link: the simulator looks at all of a link's flows for each event
 _UNDISTURBED: dict[str, Any] = dict(action_delay_steps=0, jitter_ms=0.0, cuts_per_s=0.0, kernel=0.0)
 """Keys of what stands between agents and links, where nothing does."""
 
@@ -135,7 +132,7 @@ class EnvConfig:
         """Whether anything stands between the agents and their links."""
         return any(getattr(self, name) for name in _UNDISTURBED)
 
-    def undisturbed(self) -> EnvConfig:
+    def undisturbed(self) -> "EnvConfig":
         """Return the same without that, as held-out links are scored."""
         return replace(self, **_UNDISTURBED)
 

@@ -1,7 +1,5 @@
 """The environment's contract, executable: what Gymnasium asks for, and what learners rely on."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

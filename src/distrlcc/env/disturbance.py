@@ -27,8 +27,6 @@ that Linux marks as delayed (of packets that are not full). The smoothed RTT is 
 packet of each pair, and Indigo's averages stay those of single packets.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -82,11 +80,7 @@ class Disturbance:
     def begin(
         self, which: Indices, key: Key, episodes: Indices, indices: Indices | None = None
     ) -> None:
-        """Begin episodes of these numbers in some rows.
-
-        ``key`` is of the environments' draws, one or one for each row; ``indices`` are the agents'
-        numbers, where these are others than before.
-        """
+        """Begin episodes of these numbers in some rows, whose agents ``indices`` may tell anew."""
         self._key[which], self._episode[which] = key, episodes
         if indices is not None:
             self._indices[which] = indices

@@ -1,7 +1,5 @@
 """What `render` shows of a link since its episode began: rates, queue, window."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,9 +29,8 @@ def _bar(value: float, most: float) -> str:
 def picture(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.uint8]:
     """Draw an episode's steps over time as RGB, uint8 ``[240, 360, 3]``.
 
-    From above: the rate (blue) over the capacity (grey), the queueing delay (red), the window
-    (green); each panel is as high as its greatest value so far. A row is a step's time, s, capacity
-    and rate, Mbit/s, queueing delay, ms, and window, packets.
+    From above: rate (blue) over capacity (grey), queueing delay (red), window (green), each as high
+    as its greatest value. A row is time, s, both rates, Mbit/s, delay, ms, and window, packets.
     """
     drawn = np.full((3, _HEIGHT, _WIDTH, 3), 255, np.uint8)
     if rows:

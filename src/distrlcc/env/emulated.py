@@ -7,8 +7,6 @@ time goes on while a policy thinks: see `distrlcc.net.emulated_world`, and, for 
 kernel's own TCP (``world="kernel"``), `distrlcc.net.kernel_world`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,9 +1,4 @@
-"""Observation spaces over `IntervalStats`: each is a class with running state per sender.
-
-docs/environment.md has the elements of each space in order, with their formulas.
-"""
-
-from __future__ import annotations
+"""Observation spaces, classes with a running state per sender; docs/environment.md has formulas."""
 
 import math
 from collections.abc import Callable
@@ -87,12 +82,9 @@ class Running:
 SCALE_FREE, RECENT, SPREAD, NOISE = 14, 23, 28, 33
 """Elements of `ScaleFree`, `ScaleFreeRecent`, `ScaleFreeSpread` and `ScaleFreeNoise`: each begins
 as the one before."""
-WINDOW_S = 4.0
-"""The minimum RTT is taken over one to two windows of this length, s."""
-RECENT_RTTS = 2.0
-"""The recent minimum RTT is taken over one to two windows of so many of itself."""
-DOWN, UP = 1 / 8, 1 / 64
-"""Part of the way that the quantile goes down or up in a step with samples."""
+WINDOW_S = 4.0  # the minimum RTT is taken over one to two windows of this length, s
+RECENT_RTTS = 2.0  # the recent minimum RTT is taken over one to two windows of so many of itself
+DOWN, UP = 1 / 8, 1 / 64  # part of the way that the quantile goes down or up in a step with samples
 
 # Columns of a sender's row: what `ScaleFree` keeps, what `ScaleFreeRecent` keeps, the rest.
 DELAY, SLOW_DELAY, FAST, SLOW, TOP, LOSS, IDLE, AGE = range(8)
@@ -304,10 +296,7 @@ class ScaleFreeSpread(ScaleFreeRecent):
 
 
 class ScaleFreeNoise(ScaleFreeSpread):
-    """`ScaleFreeSpread`, and a second yardstick: the least RTT smoothed over a round trip.
-
-    On a noisy path no window reaches the min RTT again.
-    """
+    """`ScaleFreeSpread`, with the least RTT smoothed over a round trip: what noise leaves of it."""
 
     size = NOISE
     noise_held = 0.01
@@ -339,8 +328,7 @@ class IndigoMinRtt(Indigo):
 class Aurora(Running):
     """Aurora's history of 10 intervals: latency inflation, latency ratio - 1, send ratio - 1.
 
-    Source: Jay et al., ICML 2019, section 4.1. The latency inflation is the change of the mean RTT
-    from interval to interval over the interval's length.
+    Source: Jay et al., ICML 2019, section 4.1; inflation is the change of the mean RTT over time.
     """
 
     HISTORY = 10

@@ -1,17 +1,4 @@
-"""Several senders on one link as a PettingZoo environment: `SharedLinkParallelEnv`.
-
-Use::
-
-    env = SharedLinkParallelEnv(agents=4)
-    observations, infos = env.reset(seed=1)
-    while env.agents:
-        actions = {agent: env.action_space(agent).sample() for agent in env.agents}
-        observations, rewards, terminations, truncations, infos = env.step(actions)
-
-It needs the extra ``pettingzoo``.
-"""
-
-from __future__ import annotations
+"""Several senders on one link as a PettingZoo environment; it needs the extra ``pettingzoo``."""
 
 from copy import deepcopy
 from typing import Any
@@ -75,10 +62,7 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
-        """Start an episode on the next link; a seed starts the sequence of links anew.
-
-        PettingZoo's own tests give every environment an option named ``options``: it says nothing.
-        """
+        """Start an episode on the next link; a seed starts the sequence of links anew."""
         known = {key: value for key, value in (options or {}).items() if key != "options"}
         observation, info = self._vector.reset(seed=seed, options=known)
         observation, info = self._until_active(observation, info)

@@ -3,8 +3,6 @@
 Throughputs in the papers' formulas are of acknowledged packets; utilisation in ours is the link's.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -69,20 +67,13 @@ class RewardConfig:
 class LinkView:
     """The simulator's knowledge of the links, which senders do not have; arrays ``[N]``."""
 
-    capacity: Floats
-    """Packets that the link could carry in the step."""
-    used: Floats
-    """Packets' worth of it that was used."""
-    mean_rate: Floats
-    """The link's mean rate, packets/s."""
-    base_rtt: Floats
-    """Propagation and transmission, s."""
-    share: Floats | None = None
-    """The agent's throughput relative to an equal share among its link's flows; None: alone."""
-    flows: Floats | None = None
-    """Flows that run on the agent's link; None: it alone, as far as is known (real links)."""
-    schemes: Floats | None = None
-    """How many of them are others than agents; None: none, as far as is known (real links)."""
+    capacity: Floats  # packets that the link could carry in the step
+    used: Floats  # packets' worth of it that was used
+    mean_rate: Floats  # the link's mean rate, packets/s
+    base_rtt: Floats  # propagation and transmission, s
+    share: Floats | None = None  # the agent's throughput relative to an equal share; None: alone
+    flows: Floats | None = None  # that run on its link; None: it alone, as far as is known
+    schemes: Floats | None = None  # how many of these are no agents; None: none, as far as known
 
 
 class Reward(Protocol):
@@ -109,14 +100,10 @@ def _measured(stats: IntervalStats, link: LinkView) -> Floats:
     return out
 
 
-LEAST_SHARE = 0.1
-"""As part of an equal share; lower shares are paid like this one."""
-FREE_WINDOW = 0.05
-"""Logarithm of how far packets in flight may be off at no price."""
-NEAR_WINDOW = 0.1
-"""Logarithm of how far beyond that they are where the price begins to flatten."""
-MOST_WINDOW = 16.0
-"""Times too many, or too few: what is further off is paid as this."""
+LEAST_SHARE = 0.1  # as part of an equal share; lower shares are paid like this one
+FREE_WINDOW = 0.05  # logarithm of how far packets in flight may be off at no price
+NEAR_WINDOW = 0.1  # logarithm of how far beyond that they are where the price begins to flatten
+MOST_WINDOW = 16.0  # times too many, or too few: what is further off is paid as this
 
 OUTCOMES = ("wasted", "queueing_delay", "loss")
 """Names of a step's outcome on its link, which the sender alone cannot know; see `outcome`."""

@@ -4,8 +4,6 @@ A critic that knows the link predicts returns better, so that advantages have le
 asymmetric actor-critic (https://arxiv.org/abs/1710.06542). A policy never sees any of it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -19,8 +19,6 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
   ``[N]``, with ``_link_episode`` ``[N]`` (``episode`` is Gymnasium's own statistics wrapper's).
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -53,8 +51,6 @@ from distrlcc.sim.suites import check_agents, load_suite
 from distrlcc.types import copy_state, restore_state
 
 BOUND = 1000.0  # observations lie within plus and minus this
-
-
 Array = NDArray[Any]
 
 _RESET_OPTIONS = ("episode", "reset_mask")
@@ -369,12 +365,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._sums[rows] = 0.0
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Advance every environment by one step.
-
-        Raises:
-            gymnasium.error.ResetNeeded: No episode has begun, or all are over.
-            ValueError: The actions are of another shape or type, or outside of the space.
-        """
+        """Advance every environment by one step."""
         if self._waits:
             raise ResetNeeded("call reset before step: no episode has begun, or all are over")
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
@@ -485,8 +476,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self.batch.close()
 
 
-_OPTIONS = tuple(unwrap(LinkVectorEnv.__init__).__kwdefaults__ or ())
-"""Arguments of `LinkVectorEnv` that are no fields of `EnvConfig`."""
+_OPTIONS = tuple(unwrap(LinkVectorEnv.__init__).__kwdefaults__ or ())  # beside `EnvConfig`'s
 
 
 @typed
@@ -517,7 +507,6 @@ class LinkEnv(gymnasium.Env[NDArray[np.float32], Any]):
     def __init__(
         self, config: EnvConfig | None = None, *, split: str = "train", **changes: Any
     ) -> None:
-        """Set up a link environment; ``changes`` are as `make_vector_env` takes them."""
         changes = {"stagger": False, "autoreset": False, "with_labels": True} | changes
         self._vector = make_vector_env(1, config, split=split, **changes)
         self.render_mode = self._vector.render_mode

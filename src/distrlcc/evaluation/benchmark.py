@@ -1,7 +1,5 @@
 """Suites with the scores that are taken on them, for recipes' results and for the scorecard."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,8 +21,7 @@ BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
 """Of several: keys of `distrlcc.evaluation.scores.FAIRNESS_METRICS`."""
 RECOVERY = ("recovery_rtts", "recovered")
 """After changes: keys of `distrlcc.evaluation.scores.RECOVERY_METRICS`."""
-PREFER = ", prefer "
-"""Between a suite and a preference in the labels of rows of results."""
+PREFER = ", prefer "  # between a suite and a preference in the labels of rows of results
 RIVALS = ("cubic", "bbr", "vegas", "copa")
 
 
@@ -32,19 +29,13 @@ RIVALS = ("cubic", "bbr", "vegas", "copa")
 class Benchmark:
     """Links on which contenders are scored."""
 
-    suite: str
-    """A suite's name, or a link's; its split ``test``."""
-    peers: tuple[str, ...] = (*RIVALS, "oracle")
-    """Schemes that are scored beside it."""
-    links: int | None = None
-    """At most so many of its links."""
+    suite: str  # a suite's name, or a link's; its split `test`
+    peers: tuple[str, ...] = (*RIVALS, "oracle")  # schemes that are scored beside it
+    links: int | None = None  # at most so many of its links
     metrics: tuple[str, ...] = ALONE
-    prefer: float | None = None
-    """What a policy is told to prefer; None: its default."""
-    name: str = ""
-    """What rows of results call the links; empty: as the suite."""
-    is_trace: bool = False
-    """Whether the suite is a trace: its link has 20 ms one way and a queue of 100 packets."""
+    prefer: float | None = None  # what a policy is told to prefer; None: its default
+    name: str = ""  # what rows of results call the links; empty: as the suite
+    is_trace: bool = False  # a trace: its link has 20 ms one way and a queue of 100 packets
 
     @property
     def label(self) -> str:
@@ -61,10 +52,7 @@ class Benchmark:
         return {key: found.mean for key, found in self.scores(contender)[0].items()}
 
     def scores(self, contender: Contender) -> tuple[dict[str, MeanInterval], str]:
-        """Return a contender's means over the links with their tails, and why they are void.
-
-        Links without a value are left out. All are NaN where a run does not count.
-        """
+        """Return a contender's means over links with a value, and why they are void (all NaN)."""
         suite = trace_suite([self.suite]) if self.is_trace else load_suite(self.suite)
         scenarios = suite.scenarios("test", self.links)
         if self.metrics == RECOVERY:

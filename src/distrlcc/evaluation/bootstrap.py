@@ -6,8 +6,6 @@ interval speaks of that link alone. A single value says nothing of how far other
 there is no interval, and its bounds are NaN.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from distrlcc.evaluation.scores import defined_means
@@ -16,22 +14,15 @@ from distrlcc.types import FloatArray
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
-_CHUNK = 4_000_000
-"""Elements of one block of resampled means; bounds the memory to some 32 MB."""
+_CHUNK = 4_000_000  # elements of one block of resampled means; bounds the memory to some 32 MB
 
 
 def mean_intervals(values: FloatArray) -> FloatArray:
-    """Return means over links and seeds with bootstrap intervals.
+    """Return means over links and seeds, ``[M, L, S]``, with bootstrap intervals: mean, low, high.
 
-    The same links are drawn for all M rows, and for every call with the same sizes, so schemes are
-    compared on the same draws.
-
-    Args:
-        values: ``[M, L, S]``. NaN means undefined: a seed is left out of its link's mean, a link
-            without any out of the mean over links.
-
-    Returns:
-        ``[M, 3]``: mean, low, high; NaN where nothing is defined, and bounds of a single value.
+    They are ``[M, 3]``. The same links are drawn for all rows, and in every call with the same
+    sizes: schemes are compared on the same draws. NaN means undefined: a seed is left out of its
+    link's mean, a link without any out of the mean over links; a single value has NaN as bounds.
     """
     units = defined_means(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
     return _intervals(units, RESAMPLES)

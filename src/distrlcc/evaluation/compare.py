@@ -6,8 +6,6 @@ comparisons of a metric (Holm 1979). A tie is a link where both differ by less t
 other's value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

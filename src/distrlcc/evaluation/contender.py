@@ -1,7 +1,5 @@
 """What is evaluated: a scheme by name, a policy from its file, or the kernel's TCP."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterable
@@ -31,10 +29,8 @@ from distrlcc.seeding import stream_key
 from distrlcc.sim.suites import BEST_CWND
 from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
-KERNEL = "kernel-"
-"""Before the names of the kernel's own congestion controls."""
-PROGRAM = "cmd:"
-"""Before the command of someone else's program."""
+KERNEL = "kernel-"  # before the names of the kernel's own congestion controls
+PROGRAM = "cmd:"  # before the command of someone else's program
 
 
 @dataclass(frozen=True)
@@ -42,20 +38,13 @@ class Contender:
     """A congestion control that is measured."""
 
     name: str
-    policy: NumpyPolicy | None = None
-    """None for a scheme, or the kernel's TCP, that is named ``name``."""
-    preference: float | None = None
-    """From 0 (throughput) to 1 (delay), for a policy that has this as its last input."""
-    path: Path | None = None
-    """The policy's file, which a sender of real packets reads."""
-    control: KernelControl | None = None
-    """As what the kernel's TCP has the policy; None: it is not there."""
-    always: bool = False
-    """Whether a policy sends on paths, too, that are outside of what policies hold."""
-    reference: str = ""
-    """To a user's scheme; empty: it is another's."""
-    program: tuple[str, str] = ("", "")
-    """Shell commands of someone else's sender and receiver; empty: it is none, and ours."""
+    policy: NumpyPolicy | None = None  # none for a scheme, or the kernel's TCP, named `name`
+    preference: float | None = None  # of a policy that is told one: 0 (throughput) to 1 (delay)
+    path: Path | None = None  # the policy's file, which a sender of real packets reads
+    control: KernelControl | None = None  # as what the kernel's TCP has it; None: it is not there
+    always: bool = False  # a policy sends also on paths outside of what policies hold
+    reference: str = ""  # to a user's scheme; empty: it is another's
+    program: tuple[str, str] = ("", "")  # shell commands of another's sender and receiver
 
     @property
     def learned(self) -> bool:
@@ -76,7 +65,7 @@ class Contender:
             return self.reference
         return self.name.removeprefix(KERNEL) if self.policy is None else "agent"
 
-    def simulated(self) -> Contender | None:
+    def simulated(self) -> "Contender | None":
         """Return the same in the simulator; None where that has no such scheme."""
         if self.program[0]:
             return None
@@ -204,12 +193,7 @@ def is_scheme(name: str, *, real: bool = False) -> bool:
 
 
 def contender_named(sender: str, prefer: float | None = None, *, real: bool = False) -> Contender:
-    """Return a scheme by its name or reference, or a policy as `contender_from_file` has it.
-
-    Raises:
-        PolicyFileError: There is no policy at a path.
-        ConfigError: Nothing has this name, or it is a scheme, which has no preference to set.
-    """
+    """Return a scheme by its name or reference, or a policy as `contender_from_file` has it."""
     if is_scheme(sender, real=real):
         if prefer is not None:
             raise ConfigError(f"{sender} is a scheme: a preference is for a policy")
@@ -223,11 +207,7 @@ def contender_named(sender: str, prefer: float | None = None, *, real: bool = Fa
 
 
 def distinct(contenders: Iterable[Contender]) -> list[Contender]:
-    """Return contenders whose names differ: what comes later gets ``'`` behind its name.
-
-    Our schemes and the kernel's keep theirs, by which they are found; policies, a user's schemes
-    and programs may have to give way to them.
-    """
+    """Return contenders with names that differ: those of our schemes and the kernel's are kept."""
     contenders = list(contenders)
     ours = [not (one.learned or one.reference or one.program[0]) for one in contenders]
     taken = {one.name for one, is_ours in zip(contenders, ours, strict=True) if is_ours}
@@ -240,14 +220,7 @@ def distinct(contenders: Iterable[Contender]) -> list[Contender]:
 
 
 def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
-    """Return a scheme, also by its reference, as a contender.
-
-    Of real packets ``kernel-NAME`` is one of the kernel's, and ``cmd:SENDER :: RECEIVER`` someone
-    else's program.
-
-    Raises:
-        ConfigError: There is no such scheme, or the kernel does not have it.
-    """
+    """Return a scheme by name or reference; of real packets also ``kernel-NAME`` or ``cmd:``."""
     if name.startswith(PROGRAM):
         return _program(name, real=real)
     if real:
@@ -284,9 +257,6 @@ def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
 
     ``others`` is ``ours`` or ``kernel``; None: the kernel's beside a contender of the kernel's that
     has the scheme, else ours.
-
-    Raises:
-        ConfigError: It cannot send real packets, or the kernel does not have it.
     """
     controls = kernel_controls()
     if others == "kernel" and scheme not in controls:
@@ -299,14 +269,9 @@ def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
 
 
 def contender_from_file(path: str, prefer: float | None = None) -> Contender:
-    """Return a policy as a contender, named after its file or run.
+    """Return the policy of a file, a run's folder or a shipped policy's name, named after it.
 
-    ``path`` is a file, a run's folder, or the name of a shipped policy; ``prefer`` the preference,
-    which stands in the name; None: the policy's own, if it has any.
-
-    Raises:
-        PolicyFileError: The file is no whole policy, or of other spaces than it names.
-        ConfigError: It names a space that does not exist, or has no preference to set.
+    ``prefer`` is the preference, which stands in the name; None: the policy's own, if it has any.
     """
     place = find_policy(path)
     policy = NumpyPolicy.load(place)

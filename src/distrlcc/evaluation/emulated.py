@@ -6,8 +6,6 @@ link's log, so that they differ only in what they put on the link. A run that do
 again: it failed, a sender was late, or next to nothing was acknowledged.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -49,20 +47,15 @@ from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.types import NANOSECONDS
 
-FIRST_PORT = 24_730
-"""Port of the first flow's receiver, which nothing uses by default; the others' follow it."""
-RETRIES = 2
-"""How often a run that does not count is run again."""
-LEAST_PACKETS = 10
-"""A run that delivers fewer after its first second does not count."""
+FIRST_PORT = 24_730  # of the first flow's receiver, unused by default; the others' follow it
+RETRIES = 2  # how often a run that does not count is run again
+LEAST_PACKETS = 10  # a run that delivers fewer after its first second does not count
 _BUSY_SHARE, _BUSY_TICKS, _BUSY_STEP_NS = 0.05, 50, 10_000_000
 """Share of late timers, and of CPU time taken by other guests, that makes a host busy."""
-_SILENCE = "30"
-"""How long a sender sends on into an outage of the link, s."""
+_SILENCE = "30"  # how long a sender sends on into an outage of the link, s
 _MOST_PATIENCE_SECONDS = 3600
 _AT_ONCE_S = 1e-6
-_GRAIN_S = 1e-3
-"""The emulator knows whole milliseconds."""
+_GRAIN_S = 1e-3  # the emulator knows whole milliseconds
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
 _TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
 _PROGRAM = (sys.executable, "-m", "distrlcc.net.program")
@@ -73,17 +66,13 @@ _TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
 class RealFlow:
     """One flow on an emulated link, as commands that send real packets and receive them."""
 
-    number: int
-    """Among the scenario's, from 1."""
+    number: int  # among the scenario's, from 1
     contender: Contender
     start_s: float
-    seconds: float
-    """How long it sends."""
+    seconds: float  # how long it sends
     seed: int
-    cwnd: float | None = None
-    """Window of the scheme ``fixed``, packets."""
-    count: int = 1
-    """How many connections at once; more than one only of the kernel's TCP."""
+    cwnd: float | None = None  # window of the scheme `fixed`, packets
+    count: int = 1  # how many connections at once; more than one only of the kernel's TCP
 
     @property
     def name(self) -> str:
@@ -141,13 +130,7 @@ class RealFlow:
 def real_flows(
     scenario: Scenario, contender: Contender, others: str | None = None
 ) -> list[RealFlow]:
-    """Return a scenario's flows, the contender's first; those that hardly send are left out.
-
-    ``others`` are as in `distrlcc.evaluation.contender.rival`.
-
-    Raises:
-        ConfigError: A flow cannot send real packets, or its link is none for them.
-    """
+    """Return a scenario's flows, the contender's first; those that hardly send are left out."""
     found = []
     require_plain_link(scenario.link)
     for number, flow in enumerate(scenario.flows, 1):
@@ -190,21 +173,13 @@ def _check(flow: Flow, contender: Contender) -> None:
 class RealRun:
     """What a run of real packets gave; all except the lateness is of the first flow."""
 
-    figures: dict[str, float]
-    """By metric: by the link's log, and as its sender reports, from the first second's end on."""
+    figures: dict[str, float]  # by metric, from the first second's end on: link's log and sender
     series: Series
-    late_share: float
-    """Share of the steps that were more than 1 ms late, of the worst flow; 0 for the kernel's."""
+    late_share: float  # of the worst flow's steps, those over 1 ms late; 0 for the kernel's
 
 
 def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
-    """Emulate a link, send flows over it, and score the first one by its log.
-
-    Raises:
-        LinkError: A sender or the emulator failed.
-        OutputError: Nothing crossed the link.
-        TraceError: The log cannot be read.
-    """
+    """Emulate a link, send flows over it, and score the first one by its log."""
     first, control = flows[0], flows[0].contender.control
     before = control.counts() if control else None
     with TemporaryDirectory(prefix="distrlcc-") as folder:
@@ -247,7 +222,7 @@ def emulation(
     log: Path,
     port_logs: Mapping[int, Path] = MappingProxyType({}),
 ) -> list[str]:
-    """Write inputs into a folder; return the command that emulates a link and runs flows over it.
+    """Return the command that emulates a link and runs flows over it; its inputs go to a folder.
 
     ``log`` will hold all packets; ``port_logs``, by port, those of a single receiver each.
     """
@@ -289,11 +264,7 @@ def link_from(link: Link, seconds: float) -> Link:
 
 
 def run_emulation(words: Sequence[str], seconds: float) -> None:
-    """Run the command of an emulation of so many seconds.
-
-    Raises:
-        LinkError: A sender or the emulator failed.
-    """
+    """Run the command of an emulation of so many seconds; `LinkError`: a part of it failed."""
     limit = seconds + 2 * limits().start
     try:
         done = subprocess.run(
@@ -314,10 +285,7 @@ def run_emulation(words: Sequence[str], seconds: float) -> None:
 
 
 def busy() -> str:
-    """Return a sentence that says how busy this machine is; empty: not too busy to measure.
-
-    It takes half a second, in which timers of 10 ms run as a sender's do.
-    """
+    """Return, after half a second of 10 ms timers, how busy this machine is; empty: it is not."""
     # Timers that fire late, and CPU time that a hypervisor gives to others (/proc/stat, steal).
     ticker = Ticker(now=time.monotonic_ns(), step=_BUSY_STEP_NS)
     before = _cpu_times()
@@ -368,14 +336,10 @@ def evaluate_emulated(
     retries: int = RETRIES,
     show: Callable[[str, float], None] = lambda _, __: None,
 ) -> tuple[SchemeScores, list[Series]]:
-    """Measure a contender as each link's first flow, in real time.
+    """Measure a contender as each link's first flow, in real time, as `runner.evaluate` does.
 
-    Seeds and series are as in `distrlcc.evaluation.runner.evaluate`, ``others`` as in
-    `distrlcc.evaluation.contender.rival`. A run that does not count is run again up to ``retries``
-    times. ``show`` is called with a line on each run, and its length, s.
-
-    Raises:
-        ConfigError: A flow cannot send real packets.
+    A run that does not count is run again up to ``retries`` times. ``show`` takes a line on each
+    run, and its length, s.
     """
     # Each link once per seed, until a run counts.
     shape = len(scenarios), seeds

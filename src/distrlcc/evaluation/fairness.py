@@ -15,8 +15,6 @@ lies within its running time.
   which this never is so before flows join or leave again has no convergence time, and is counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +34,7 @@ WINDOW_S = 1.0
 SETTLE_S = 3.0
 TOLERANCE = 0.25
 HOLD_RTTS = 20.0
-LEAST_S = 2.0
-"""Scenarios are not shorter: the warm-up, and one window."""
+LEAST_S = 2.0  # scenarios are not shorter: the warm-up, and one window
 _WIDTH = round(WINDOW_S / BUCKET_S)
 
 _FLOW = (col.STEP_ACKED, col.QUEUEING_SUM, col.SENT, col.DROPPED)
@@ -48,25 +45,16 @@ _CUMULATIVE = slice(1, 4)
 class SharedRun:
     """One link's run: F flows in B buckets of `BUCKET_S`; packets where nothing else is said."""
 
-    scenario: Scenario
-    """As it was run: with the agents as agents."""
-    acked: FloatArray
-    """Acknowledged, ``[F, B]``."""
-    queueing_s: FloatArray
-    """Time that these waited in the queue, s, summed, ``[F, B]``."""
+    scenario: Scenario  # as it was run: with the agents as agents
+    acked: FloatArray  # acknowledged, [F, B]
+    queueing_s: FloatArray  # time that these waited in the queue, s, summed, [F, B]
     sent: FloatArray
-    dropped: FloatArray
-    """By the queue, ``[F, B]``."""
-    capacity: FloatArray
-    """What the link could carry, ``[B]``."""
-    used: FloatArray
-    """And carried, ``[B]``."""
-    base_rtt_s: FloatArray
-    """Each flow's round trip without a queue, ``[F]``, in the mean over time."""
-    stops_s: FloatArray
-    """When each flow stopped, was complete, or the scenario was over, s ``[F]``."""
-    broken: str = ""
-    """Why the run does not count, as `distrlcc.evaluation.runner.simulate` says; empty: it does."""
+    dropped: FloatArray  # by the queue, [F, B]
+    capacity: FloatArray  # what the link could carry, [B]
+    used: FloatArray  # and carried, [B]
+    base_rtt_s: FloatArray  # each flow's round trip without a queue, [F], in the mean over time
+    stops_s: FloatArray  # when each flow stopped, was complete, or the scenario was over, s [F]
+    broken: str = ""  # why the run does not count; empty: it does
 
     @property
     def agents(self) -> int:
@@ -121,10 +109,7 @@ def run_shared(
 
 
 def jain_index(rates: FloatArray) -> FloatArray:
-    """Return Jain's index of rates ``[F, ...]``, NaN for flows that do not run, over the flows.
-
-    It is NaN where fewer than two run or nothing is delivered.
-    """
+    """Return Jain's index over flows of rates ``[F, ...]``; NaN: fewer than two run, all rest."""
     runs = np.isfinite(rates)
     x = np.where(runs, rates, 0.0)
     squares = runs.sum(axis=0) * np.square(x).sum(axis=0)
@@ -133,10 +118,7 @@ def jain_index(rates: FloatArray) -> FloatArray:
 
 
 def windowed_rates(run: SharedRun) -> FloatArray:
-    """Return throughputs in windows, Mbit/s ``[F, W]``; window w begins at bucket w.
-
-    NaN where a flow does not run throughout the window.
-    """
+    """Return rates, Mbit/s ``[F, W]``, of windows from each bucket on; NaN: not all of it runs."""
     rates = run.acked * MBIT / BUCKET_S
     windows = np.lib.stride_tricks.sliding_window_view(rates, _WIDTH, axis=1).mean(axis=2)
     begins = np.arange(windows.shape[1]) * BUCKET_S
@@ -155,10 +137,7 @@ def settled(run: SharedRun, windows: int) -> NDArray[np.bool_]:
 
 
 def fairness_of(run: SharedRun) -> dict[str, float]:
-    """Return one run's scores by `FAIRNESS_METRICS`; NaN where there is nothing to measure.
-
-    All are NaN of a run that does not count.
-    """
+    """Return one run's scores by `FAIRNESS_METRICS`; NaN: nothing to measure, or it is void."""
     if run.broken:
         return dict.fromkeys((m.key for m in FAIRNESS_METRICS), math.nan)
     rates = windowed_rates(run)

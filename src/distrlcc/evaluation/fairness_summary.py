@@ -1,9 +1,4 @@
-"""How contenders share links: means and intervals over a suite, as JSON and as a table.
-
-docs/fairness.md says which keys the JSON has; they stay.
-"""
-
-from __future__ import annotations
+"""How contenders share links, over a suite; docs/fairness.md says which keys the JSON has."""
 
 import math
 from collections.abc import Sequence
@@ -12,20 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from distrlcc.evaluation.bootstrap import CONFIDENCE
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness import SharedRun, fairness_of, run_shared, running_rates
 from distrlcc.evaluation.scores import FAIRNESS_METRICS, Metric, VoidRun, defined_mean, shown
-from distrlcc.evaluation.summary import (
-    MeanInterval,
-    figure,
-    interval_table,
-    over_links,
-    tail_rows,
-    void_note,
-)
+from distrlcc.evaluation.summary import MeanInterval, figure, means_table, over_links, void_note
+from distrlcc.evaluation.tables import Table
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import FloatArray
 
@@ -37,12 +25,9 @@ class SuiteFairness:
     contender: str
     learned: bool
     suite: str
-    values: FloatArray
-    """``[M, L, S]``, in the order of `FAIRNESS_METRICS`; NaN where there is nothing to measure."""
-    runs: tuple[SharedRun, ...]
-    """Those of the first seed, one for each link."""
-    void: tuple[VoidRun, ...] = ()
-    """Runs that do not count; with any the contender has no means on this suite."""
+    values: FloatArray  # [M, L, S], in the order of `FAIRNESS_METRICS`; NaN: nothing to measure
+    runs: tuple[SharedRun, ...]  # those of the first seed, one for each link
+    void: tuple[VoidRun, ...] = ()  # runs that do not count: with any there are no means
 
     @property
     def name(self) -> str:
@@ -94,20 +79,9 @@ def shown_metrics(rows: Sequence[SuiteFairness]) -> list[Metric]:
 
 
 def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
-    """Return a suite's table for a terminal: a row for each contender, learned ones bold."""
-    links, seeds = rows[0].values.shape[1:]
-    metrics = shown_metrics(rows)
-    lines: list[tuple[str, str, Sequence[tuple[str, str]]]] = []
-    for row in rows:
-        style = "strike" if row.void else "bold" * row.learned
-        lines.append((row.name, style, [row.overall[m.key].texts(m) for m in metrics]))
-        lines += tail_rows(row.overall, metrics)
-    return interval_table(
-        f"{suite}: {links} link{'s' * (links != 1)}, {seeds} seed{'s' * (seeds != 1)} each",
-        ["flows", *(m.title for m in metrics)],
-        lines,
-        caption="\n".join(line for row in rows for line in row.notes) or None,
-    )
+    """Return a suite's table: a row for each contender."""
+    lines = [(shown(row.contender), row.overall, row.learned, bool(row.void)) for row in rows]
+    return means_table(suite, "flows", lines, shown_metrics(rows))
 
 
 def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:

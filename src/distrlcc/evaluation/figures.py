@@ -1,7 +1,5 @@
 """How every figure looks beside `distrlcc.evaluation.looks`: fonts and axes; a figure as a file."""
 
-from __future__ import annotations
-
 import io
 from importlib import resources
 from typing import Any
@@ -21,10 +19,7 @@ with resources.as_file(resources.files("distrlcc.evaluation") / "figures.mplstyl
 
 
 def encode(figure: Figure, kind: str) -> bytes:
-    """Return a figure as ``png`` of 200 dots per inch, ``pdf``, or ``svg`` with text as outlines.
-
-    Equal figures give equal bytes. Ticks of logarithmic axes are plain numbers: no math is parsed.
-    """
+    """Return a figure as ``png``, ``pdf`` or outlined ``svg``; equal figures give equal bytes."""
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         if isinstance(axis.get_major_formatter(), LogFormatter | LogitFormatter):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -41,10 +36,7 @@ _VOLATILE = {"png": ["Software"], "svg": ["Date", "Creator"], "pdf": ["CreationD
 
 
 def panels(theme: Theme, inches: float, *heights: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure as wide as a paper's column, and its panels; use ``rc_context(STYLE)``.
-
-    ``heights`` are the panels', from above, relative to each other; they share their time.
-    """
+    """Return a figure as wide as a paper's column, and panels of relative heights, from above."""
     size = (_WIDTH, inches)
     figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor=theme.background)
     grid = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)

@@ -10,8 +10,6 @@ smooth the RTT as RFC 6298 says, over each acknowledgement, so unlike the link's
 what the two ends' machines add.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
@@ -29,22 +27,18 @@ from distrlcc.sim.reference import capacity, conditions_at, service_at
 from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray
 
-_MBIT_PER_BYTE_MS = 8e-3
-"""Mbit/s of a byte per ms."""
+_MBIT_PER_BYTE_MS = 8e-3  # Mbit/s of a byte per ms
 
 
 @dataclass(frozen=True)
 class Departures:
     """Packets of a flow that left the bottleneck; every array is float64 ``[P]``."""
 
-    time_ms: FloatArray
-    """When, on the log's clock."""
+    time_ms: FloatArray  # when, on the log's clock
     bytes: FloatArray
-    base_ms: FloatArray
-    """RTT without a queue: the delay both ways and the time in service that were in force."""
+    base_ms: FloatArray  # RTT without a queue: the delay both ways and the time in service then
     queueing_ms: FloatArray
-    lost: FloatArray
-    """Probability that it was lost at random after the bottleneck, which the log does not show."""
+    lost: FloatArray  # probability of random loss after the bottleneck, which the log does not show
 
 
 @dataclass(frozen=True)
@@ -52,12 +46,9 @@ class FlowLog:
     """The first flow's log; all times are the log's, ms."""
 
     scenario: Scenario
-    whole: Log
-    """Log of all flows."""
-    own: Log
-    """Log of the flow; the same where it is alone."""
-    zero_ms: float
-    """When the scenario began, which lies before the link's time if no flow starts at once."""
+    whole: Log  # log of all flows
+    own: Log  # log of the flow; the same where it is alone
+    zero_ms: float  # when the scenario began: before the link's time if no flow starts at once
 
     @property
     def begin_ms(self) -> float:
@@ -102,10 +93,6 @@ def read_flow_log(path: Path, scenario: Scenario, *, own: Path | None = None) ->
     """Read an uplink's log as the first flow's, whose own packets stand in ``own`` beside others.
 
     The first full packet is the first of the flow that starts first.
-
-    Raises:
-        OutputError: No full packet crossed the link, or none of the flow.
-        TraceError: A log cannot be read.
     """
     whole = read_log(path)
     zero = _first_full(whole, path) - 1e3 * min(flow.start_s for flow in scenario.flows)
@@ -153,11 +140,8 @@ def score_log(log: FlowLog) -> dict[str, float]:
     }
 
 
-def link_series(log: FlowLog, sender: SenderLog | None, contender: Contender) -> Series:
-    """Return a flow's series from its start on, as the simulator has them.
-
-    ``sender`` is None where the sender reports nothing.
-    """
+def link_series(log: FlowLog, sender: "SenderLog | None", contender: Contender) -> Series:
+    """Return a flow's series from its start on; the sender may report nothing."""
     edges_s = bucket_edges((log.end_ms - log.begin_ms) / 1e3)
     # The log's grain is the ms, and between two of them an opportunity is in either bucket.
     edges_ms = np.round(log.begin_ms + 1e3 * edges_s)
@@ -185,16 +169,12 @@ def link_series(log: FlowLog, sender: SenderLog | None, contender: Contender) ->
 class SenderLog:
     """What a sender reports; every array float64 ``[T]``, one element for each step or sample."""
 
-    time_s: FloatArray
-    """End of the step, since the flow began."""
+    time_s: FloatArray  # end of the step, since the flow began
     cwnd_packets: FloatArray
-    smoothed_rtt_ms: FloatArray
-    """NaN before the first sample."""
-    sent_packets: FloatArray
-    """Until then, retransmitted ones among them; 0 where nothing is ever retransmitted."""
+    smoothed_rtt_ms: FloatArray  # NaN before the first sample
+    sent_packets: FloatArray  # until then, with those sent again; 0: nothing is ever sent again
     retransmitted_packets: FloatArray
-    guarded: FloatArray
-    """1 where a policy's guard held a lower window than it chose; NaN: the kernel does not say."""
+    guarded: FloatArray  # 1 where the guard held a lower window than chosen; NaN: it is not said
 
     def guarded_share(self, edges_s: FloatArray) -> FloatArray:
         """Return in how much of the time it did, in B buckets with edges ``[B + 1]``."""

@@ -1,7 +1,5 @@
 """A contender's policy for the kernel, and how often it does there what it does here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -22,16 +20,11 @@ from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import with_scheme
 
-SAME_RATE, SAME_WINDOW = 1e-3, 1e-2
-"""Rates and windows are the same where they differ by less than this share."""
+SAME_RATE, SAME_WINDOW = 1e-3, 1e-2  # greatest relative differences of the same
 
 
 def kernel_policy(contender: Contender) -> NDArray[np.void]:
-    """Return a contender's policy as the kernel's program takes it.
-
-    Raises:
-        PolicyFileError: It does not fit.
-    """
+    """Return a contender's policy as the kernel's program takes it, or refuse what does not fit."""
     assert contender.path is not None
     policy = load_policy(contender.path)
     actions = ACTIONS[policy.spec.action]
@@ -48,12 +41,7 @@ def in_kernel(contender: Contender, control: KernelControl) -> Contender:
 
 @contextmanager
 def registered(contenders: Sequence[Contender]) -> Iterator[list[KernelControl]]:
-    """Have contenders' policies in the kernel's TCP while the context lasts, under passing names.
-
-    Raises:
-        PolicyFileError: A policy does not fit.
-        KernelError: This machine lacks something, or the kernel refuses.
-    """
+    """Have contenders' policies in the kernel's TCP while the context lasts, by passing names."""
     records = [kernel_policy(contender) for contender in contenders]
     with ExitStack() as held:
         controls = []
@@ -77,13 +65,11 @@ def kernel_work(control: KernelControl) -> str:
 def same_action(
     contender: Contender, trial: Trial, scenarios: Sequence[Scenario], seconds: float
 ) -> tuple[float, int]:
-    """Run a policy on simulated links, and ask the kernel's program at each step what it would do.
+    """Return the share of a trial's decisions on simulated links that agree with its policy's.
 
-    ``trial`` is the program with the contender's policy.
-
-    Returns the share of decisions that agree, given the same draws, in the action or the rate, and
-    in the window that the guard leaves of an action; and how many there were. The program keeps its
-    own features and recurrent state, but is told the previous action.
+    They agree, given the same draws, in the action or the rate, and in the window that the guard
+    leaves of an action. Second is how many there were. The program keeps its own features and
+    recurrent state, but is told the previous action.
     """
     # The links, with the policy as every agent.
     assert contender.policy is not None

@@ -1,11 +1,8 @@
 """Colours and markers of schemes, in figures and on pages, without matplotlib.
 
-Schemes have equal colours in every plot, which are safe for colour-blind readers: Okabe and Ito's
-(https://jfly.uni-koeln.de/color/), lightened where the page is dark. Policies take warm colours and
-stars; the schemes that people use have one each.
+Colours are safe for colour-blind readers: Okabe and Ito's (https://jfly.uni-koeln.de/color/),
+lightened where the page is dark. Policies take warm ones and stars.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -65,10 +62,7 @@ _OTHERS = (
 
 
 def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
-    """Give each scheme, of which it is known whether it is learned, a colour and a marker.
-
-    The order counts for those without a fixed colour.
-    """
+    """Give each scheme, learned or not, a colour and a marker; those not fixed go by the order."""
     result: dict[str, Look] = {}
     policies, others = cycle(_LEARNED), cycle(_OTHERS)
     for name, learned in schemes:

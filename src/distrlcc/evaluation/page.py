@@ -4,12 +4,10 @@ A page is one file that loads nothing: its figures are drawn from numbers that i
 same script that the board has. Tables sort and filter there, and lines can be hidden and zoomed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
@@ -20,88 +18,7 @@ import numpy as np
 from markupsafe import Markup
 
 from distrlcc import __version__
-from distrlcc.evaluation.scores import Metric
-from distrlcc.evaluation.summary import MeanInterval
-
-Colors = tuple[str, str] | None
-"""On a light and on a dark page."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell; ``how``: ``best``, ``passed``, ``failed``, ``void`` or nothing."""
-
-    text: str
-    half: str = ""
-    """Half of an interval."""
-    tails: tuple[str, ...] = ()
-    """What stands below."""
-    how: str = ""
-    value: float | None = None
-    """What sorts; None: the text."""
-
-    @classmethod
-    def of(cls, found: MeanInterval, metric: Metric, how: str = "") -> Cell:
-        """Return a mean's cell with its interval and tails."""
-        text, half = found.texts(metric)
-        return cls(text, half, found.tails(metric), how, _number(text))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A table's column."""
-
-    head: str
-    unit: str = ""
-    about: str = ""
-    left: bool = False
-    colors: Colors = None
-
-    @classmethod
-    def of(cls, metric: Metric) -> Column:
-        """Return a metric's column."""
-        return cls(metric.label, metric.unit, metric.definition)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A table's row."""
-
-    name: str
-    cells: Sequence[Cell]
-    how: str = ""
-    colors: Colors = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, whose first column has the rows' names."""
-
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Row]
-    kind: str = ""
-
-
-def plain_table(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], words: str = ""
-) -> Table:
-    """Return a table of texts, each row's name first; heads named in ``words`` are of sentences."""
-    sentences = [head in words.split("|") for head in heads]
-    columns = [Column(head, left=left) for head, left in zip(heads, sentences, strict=True)]
-    how = ["left wrap" * left for left in sentences]
-    cells = (
-        [Cell(x, how=h) if isinstance(x, str) else x for x, h in zip(row, how, strict=True)]
-        for row in rows
-    )
-    return Table(title, columns, [Row(name.text, rest) for name, *rest in cells])
+from distrlcc.evaluation.tables import Table
 
 
 @dataclass(frozen=True)

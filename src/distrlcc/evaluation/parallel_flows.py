@@ -1,7 +1,5 @@
 """Several flows of one sender at once, as ``iperf3 -P``: in the kernel's TCP and the simulator."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -33,10 +31,8 @@ class Together:
 
     mbps: float
     mean_rtt_ms: float
-    lost: float
-    """Share of packets that the kernel's TCP sent again, or that the simulator's queue dropped."""
-    jain: float
-    """Jain's index of the flows' throughput; NaN of a single one."""
+    lost: float  # share of packets that the kernel's TCP sent again, or the simulator dropped
+    jain: float  # Jain's index of the flows' throughput; NaN of a single one
 
     def texts(self) -> tuple[str, ...]:
         """Return the figures as shown; dashes where there are none."""
@@ -54,8 +50,7 @@ class ParallelFlows:
     sender: str
     flows: int
     emulated: Together
-    simulated: Together | None
-    """None: the simulator has no such sender."""
+    simulated: Together | None  # none: the simulator has no such sender
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures; None where there is none."""
@@ -83,14 +78,7 @@ def measure_parallel(
     show: Callable[[str], None],
     retries: int,
 ) -> tuple[list[ParallelFlows], list[str]]:
-    """Measure each of the kernel's senders as so many flows at once on `LINK`.
-
-    ``show`` is called with a line on each run; one that failed is run again up to ``retries``
-    times.
-
-    Returns:
-        The runs, and a sentence on each that failed each time.
-    """
+    """Measure kernel senders as so many flows at once on `LINK`; return runs, and what failed."""
     found, failures = list[ParallelFlows](), list[str]()
     for count, contender in product(counts, contenders):
         flows = tuple(Flow("agent") for _ in range(count))

@@ -1,10 +1,4 @@
-"""All figures: throughput against delay, links and flows over time, shares of a link.
-
-Figures are matplotlib objects without global state; they are sized for one column of a paper and
-are readable there.
-"""
-
-from __future__ import annotations
+"""All figures, one column of a paper wide: throughput against delay, time, shares of a link."""
 
 import math
 from collections.abc import Sequence
@@ -31,15 +25,11 @@ _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
 _FLOW_BUCKETS = 300
 _LEAST_SECONDS = 0.1
 _DASHES = (0, (4, 1.5))
-_ROW_LETTERS, _ROW_INCHES = 72, 0.15
-"""What a legend's row has room for, and its height."""
+_ROW_LETTERS, _ROW_INCHES = 72, 0.15  # what a legend's row has room for, and its height
 
 
 def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
-    """Draw throughput against a delay whose axis is reversed: up and right is better (Pantheon).
-
-    Crosses are the 95 % intervals of the means over links; a single value has none.
-    """
+    """Draw throughput against a reversed delay: up and right is better (Pantheon); 95 % crosses."""
     # A scheme that delivered nothing has no delay and no place.
     spots = {
         s.scheme: (_scaled(s.overall[_DELAY.key], _DELAY), _scaled(s.overall[_RATE.key], _RATE))

@@ -1,7 +1,5 @@
 """Figures for a paper, drawn from the summary.json of a report, with their numbers as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -72,11 +70,7 @@ _ARRAYS = ("edges_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_
 
 
 def read(path: Path) -> tuple[Summary, list[Series]]:
-    """Read a report's summary.json: the means, and the links that it draws over time.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Read a report's summary.json: the means, and the links that it draws over time."""
     remedy = "; expected the summary.json of 'distrlcc evaluate --out'"
     with reading(ConfigError, f"{path} is no summary of an evaluation", remedy):
         data = json.loads(path.read_bytes(), object_hook=_defined)
@@ -127,10 +121,7 @@ def _floats(_: type, values: object) -> FloatArray:
 
 
 def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
-    """Return each scheme's means of a metric, as shown, on the links on which a run of all counts.
-
-    Where there are none such, each scheme's are on those that it has.
-    """
+    """Return schemes' means of a metric, as shown, on the links that all have; none: on its own."""
     apart = summary.left_out if summary.common else {}
     found = {
         one.scheme: {
@@ -146,18 +137,9 @@ def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
 def draw(
     kind: str, summary: Summary, series: Sequence[Series], key: str, link: str
 ) -> tuple[Figure, str]:
-    """Return a figure of one of `KINDS` and its numbers as CSV.
+    """Return a figure, ``scatter``, ``time``, ``cdf`` or ``box``, and its numbers as CSV.
 
-    Args:
-        kind: ``scatter``: throughput against delay; ``cdf`` and ``box``: a metric's distribution
-            over links; ``time``: a link over time.
-        summary: The evaluation.
-        series: What it drew over time.
-        key: The metric, where the kind has one.
-        link: The link, where the kind has one; empty: the first that was drawn.
-
-    Raises:
-        ConfigError: The link was not drawn.
+    ``key`` is the metric, and ``link`` the link, where the kind has one; empty: the first drawn.
     """
     if kind == "scatter":
         return scatter(summary), _scatter_csv(summary)

@@ -6,8 +6,6 @@ that is followed by others that do for `HOLD_RTTS`, as a window that only passes
 Times are in the new base RTTs; a change whose successor comes first counts as never.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -29,11 +27,7 @@ GOAL_RTTS = 5.0
 def recovery_times(
     contender: Contender, scenarios: list[Scenario], broken: list[str] | None = None
 ) -> FloatArray:
-    """Measure the C changes of constant-rate links on which one flow is alone, round trips ``[C]``.
-
-    Infinite is a sender that did not recover before the next change. ``broken``, ``[L]``, takes why
-    a link's times do not count.
-    """
+    """Return how long one flow alone takes after C changes, RTTs ``[C]``; infinite: too long."""
     config = contender.env_config()
     batch = LinkBatch(len(scenarios), config, with_labels=False, joining=True)
     times, inflight = [], []
@@ -65,13 +59,7 @@ def recovery_scores(
 
 
 def recoveries(scenario: Scenario, ends: FloatArray, inflight: FloatArray) -> FloatArray:
-    """Return how long a flow took after each change, RTTs, of its steps' ends and flights.
-
-    Args:
-        scenario: Its link, of a constant rate that changes.
-        ends: When each step ends, s.
-        inflight: Packets in flight then.
-    """
+    """Return a flow's RTTs after each change, by its steps' ends, s, and packets in flight then."""
     rate, delay = scenario.link.rate_mbps, scenario.link.delay_ms
     assert rate is not None, "a trace has no BDP to come back to"
     found, own = list[float](), 1e-3 * scenario.flows[0].extra_rtt_ms

@@ -1,16 +1,4 @@
-"""The pages: what each says, with their figures as PNG or PDF and the numbers as JSON beside them.
-
-All are of the one template of `distrlcc.evaluation.page`. Into a folder write::
-
-    write_report     report.html, summary.json (distrlcc.evaluation.summary says which keys),
-                     scatter.png (throughput against p95 queueing delay), table.csv, table.tex,
-                     series-LINK.png, one for each link with time series
-    write_fairness   fairness.html, fairness.json (docs/fairness.md says which keys),
-                     fairness-CONTENDER.png, a link on which flows join and leave; .pdf likewise
-    write_scorecard  scorecard.html, a row for each score; scorecard.json, with the gates
-"""
-
-from __future__ import annotations
+"""The pages, of one template: what each says, with figures and numbers in files beside them."""
 
 import csv
 import io
@@ -26,24 +14,12 @@ import numpy as np
 
 from distrlcc.errors import TraceError
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
-from distrlcc.evaluation.fairness_summary import SuiteFairness, shown_metrics
+from distrlcc.evaluation.fairness_summary import SuiteFairness, table
 from distrlcc.evaluation.fairness_summary import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
 from distrlcc.evaluation.looks import LIGHT, color_pairs
-from distrlcc.evaluation.page import (
-    Cell,
-    Chart,
-    Column,
-    Page,
-    Panel,
-    Row,
-    Section,
-    Table,
-    Tile,
-    lines_chart,
-    plain_table,
-)
+from distrlcc.evaluation.page import Chart, Page, Panel, Section, Tile, lines_chart
 from distrlcc.evaluation.parallel_flows import ParallelFlows
 from distrlcc.evaluation.plots import fairness_plot, flow_lines, flow_names, scatter, time_series
 from distrlcc.evaluation.published import series_json
@@ -52,9 +28,8 @@ from distrlcc.evaluation.scorecard import Scorecard
 from distrlcc.evaluation.scores import (
     BUCKET_S,
     FAIRNESS_METRICS,
+    RECOVERY_METRICS,
     SENDER_METRICS,
-    TABLE_METRICS,
-    Metric,
     SchemeScores,
     Series,
     bucket_edges,
@@ -64,12 +39,15 @@ from distrlcc.evaluation.scores import (
 from distrlcc.evaluation.sim_to_real import RTT_BOUND, THROUGHPUT_BOUND, WorldComparison
 from distrlcc.evaluation.summary import (
     ORACLE,
-    MeanInterval,
+    MeansRow,
     Summary,
+    cells_of,
     figure,
+    ranked,
     summarise,
     to_json,
 )
+from distrlcc.evaluation.tables import Cell, Table, plain_table
 from distrlcc.files import require_writable, write_together
 from distrlcc.sim.link import Log
 from distrlcc.sim.suites import unique_names
@@ -91,26 +69,16 @@ _ON_INTERVALS = (
 class ReportInfo:
     """What was run, as the page says it."""
 
-    suite: str
-    """Name of the suite, or of the traces."""
-    command: str
-    """The command that makes this report again."""
-    versions: Mapping[str, str]
-    """Of packages."""
-    notes: tuple[str, ...] = ()
-    """Sentences under the table, such as how long each link was run."""
+    suite: str  # name of the suite, or of the traces
+    command: str  # the command that makes this report again
+    versions: Mapping[str, str]  # of packages
+    notes: tuple[str, ...] = ()  # sentences under the table, such as how long each link was run
 
 
 def write_report(
     folder: Path, scores: Sequence[SchemeScores], series: Sequence[Series], info: ReportInfo
 ) -> Path:
-    """Write the report of an evaluation and return its page; a full disk leaves no part of it.
-
-    All scores are of the same links; series are of chosen ones, which stand in this order.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Write the report of an evaluation and return its page; a full disk leaves no part of it."""
     summary = summarise(scores)
     by_link: dict[str, list[Series]] = {}
     for one in series:
@@ -118,8 +86,8 @@ def write_report(
     files = {"scatter.png": encode(scatter(summary), "png")}
     for name, lines in zip(_file_names("series", by_link), by_link.values(), strict=True):
         files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
-    table = _ranked(summary)
-    files |= {"table.csv": _csv(table).encode(), "table.tex": _latex(table).encode()}
+    means = ranked(summary)
+    files |= {"table.csv": _csv(means).encode(), "table.tex": _latex(means).encode()}
     files["summary.json"] = _json(to_json(summary) | {"series": series_json(series)})
     return _write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
 
@@ -129,8 +97,8 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
     links, seeds = len(summary.links), summary.seeds
     names = _file_names("series", by_link)
     scattered = Section("Throughput against delay", [_scattered(summary)])
-    ranked = Section("Ranked by power", [_ranked(summary), *_under_table(summary, info)])
-    sections = [scattered, ranked]
+    by_power = Section("Ranked by power", [ranked(summary), *_under_table(summary, info)])
+    sections = [scattered, by_power]
     if by_link:
         charts = [
             _over_time(name, link, lines, summary)
@@ -216,22 +184,6 @@ def _scattered(summary: Summary) -> Chart:
     return Chart("scatter", "scatter", {"points": points, **labels}, says=says)
 
 
-def _ranked(summary: Summary) -> Table:
-    colors = color_pairs(summary.names())
-    columns = [_cells(summary, m) for m in TABLE_METRICS]
-    rows = [
-        Row(
-            s.shown,
-            [column[place] for column in columns],
-            " ".join(["learned"] * s.learned + ["void"] * (s.scheme in summary.without_runs)),
-            colors[s.scheme],
-        )
-        for place, s in enumerate(summary.schemes)
-    ]
-    heads = [Column("scheme", left=True), *map(Column.of, TABLE_METRICS)]
-    return Table("Schemes, ranked by power", heads, rows, "ranked")
-
-
 def _under_table(summary: Summary, info: ReportInfo) -> list[str]:
     said = ""
     if summary.has_intervals:
@@ -292,7 +244,7 @@ def _per_link(summary: Summary, charts: Mapping[str, str]) -> Chart:
     metrics += [m for m in summary.metrics if m in SENDER_METRICS]
     tables = []
     for m in metrics:
-        rows = [_cells(summary, m, link) for link in summary.links]
+        rows = [cells_of(summary, m, link) for link in summary.links]
         cells = [[c.text + (f" ±{c.half}" if c.half else "") for c in row] for row in rows]
         numbers = [[c.value for c in row] for row in rows]
         tables.append({"title": m.title, "cells": cells, "numbers": numbers})
@@ -301,13 +253,7 @@ def _per_link(summary: Summary, charts: Mapping[str, str]) -> Chart:
 
 
 def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str) -> Path:
-    """Write the fairness report and return its page; a full disk leaves no part of it.
-
-    Rows are one for each contender and suite; ``command`` makes the report again.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Write the fairness report and return its page; a full disk leaves no part of it."""
     # Of each contender the link with the most flows is drawn, of those on which its run counts.
     runs: dict[str, list[SharedRun]] = {}
     for row in rows:
@@ -324,19 +270,10 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
     sections = []
     for suite in dict.fromkeys(row.suite for row in rows):
         of_suite = [row for row in rows if row.suite == suite]
-        metrics, (_, links, seeds) = shown_metrics(of_suite), of_suite[0].values.shape
-        lines = [
-            Row(
-                row.name,
-                [Cell.of(row.overall[m.key], m) for m in metrics],
-                " ".join(["learned"] * row.learned + ["void"] * bool(row.void)),
-            )
-            for row in of_suite
-        ]
-        table = Table(suite, [Column("flows", left=True), *map(Column.of, metrics)], lines)
+        links, seeds = of_suite[0].values.shape[1:]
         said = f"{_count(links, 'link')}, {_count(seeds, 'run')} each."
         notes = [note for row in of_suite for note in row.notes]
-        sections.append(Section(suite, [said, table, *notes]))
+        sections.append(Section(suite, [said, table(suite, of_suite), *notes]))
     if charts:
         sections.append(Section("Flows that join and leave", charts))
     page = Page(
@@ -386,22 +323,7 @@ def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
 
 
 def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
-    """Write a scorecard and return its page; ``command`` makes it again.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
-    rows, before = [], ""
-    for line in card.lines:
-        cells = [Cell(line.bound)]
-        columns = zip(line.cells, line.tails, line.passed, card.learned, line.values, strict=True)
-        for text, tail, passed, learned, value in columns:
-            how = ("passed" if passed else "failed") if line.bound and learned else ""
-            cross = " ✗" if learned and not passed else ""
-            cells.append(Cell(f"{text}{cross}", tails=(tail,), how=how, value=figure(value)))
-        rows.append(Row(f"{line.label}: {line.title}", cells, "first" * (line.label != before)))
-        before = line.label
-    heads = [Column("score", left=True), Column("gate"), *(Column(shown(n)) for n in card.names)]
+    """Write a scorecard and return its page; ``command`` makes it again."""
     gates = sum(bool(line.bound) for line in card.lines)
     tiles = [
         Tile(
@@ -420,7 +342,7 @@ def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
     page = Page(
         "Scorecard",
         command,
-        [Section("Scores", [Table("Scores", heads, rows), said])],
+        [Section("Scores", [card.table(), said])],
         lead=(
             "Means over links of the split test, one run each; below each a tenth of the links are "
             "worse than the first value, and the second is the worst link's"
@@ -483,11 +405,7 @@ def comparison_page(
 
 
 def log_page(log: Log, name: str, *, command: str) -> str:
-    """Return the page of an emulator's log: rates over the link's, delay in the queue, drops.
-
-    Raises:
-        TraceError: Nothing crossed the link.
-    """
+    """Return the page of an emulator's log: rates over the link's, delay in the queue, drops."""
     left, sizes, waits = events_of(log, "-")
     if not len(left):
         raise TraceError(f"{name}: nothing left the link, so that there is nothing to draw")
@@ -568,63 +486,35 @@ def flow_page(
     return Page(f"A flow of {shown(name)}", command, sections, "", says, tiles).html()
 
 
-def tails_page(
-    title: str,
-    rows: Sequence[tuple[str, bool, Mapping[str, MeanInterval]]],
-    metrics: Sequence[Metric],
+def recovery_page(
+    table: Table,
+    rows: Sequence[MeansRow],
     notes: Sequence[str],
     *,
     lead: str,
     command: str,
 ) -> str:
-    """Return a page of one table: a row of means for each scheme, with its tails."""
-    lines = [
-        Row(shown(name), [Cell.of(found[m.key], m) for m in metrics], "learned" * learned)
-        for name, learned, found in rows
-    ]
-    table = Table(title, [Column("scheme", left=True), *map(Column.of, metrics)], lines)
-    first = metrics[0]
-    known = [(found[first.key].mean, name) for name, _, found in rows if name != ORACLE]
+    """Return the page of times to recover: the table of the rows."""
+    first = RECOVERY_METRICS[0]
+    known = [(found[first.key].mean, name) for name, found, *_ in rows if name != ORACLE]
     known = [one for one in known if not math.isnan(one[0])]
     best = min(known) if known else None
-    answer = f"{shown(best[1])} is first: {first.label} {first.text(best[0])}." if best else ""
-    definitions = {m.title: m.definition for m in metrics}
-    sections = [Section(title, [table, *notes])]
-    return Page(title, command, sections, lead, answer, definitions=definitions).html()
+    answer = f"{best[1]} is first: {first.label} {first.text(best[0])}." if best else ""
+    definitions = {m.title: m.definition for m in RECOVERY_METRICS}
+    sections = [Section("Recovery", [table, *notes])]
+    return Page("Recovery", command, sections, lead, answer, definitions=definitions).html()
 
 
-def stress_page(figures: Mapping[str, Any], says: Mapping[str, str], *, command: str) -> str:
+def stress_page(figures: Mapping[str, Any], tables: Sequence[Table], *, command: str) -> str:
     """Return the page of a search for failures: in what share of the space each property holds."""
-    rows = []
-    for key, share in figures["shares"].items():
-        held, bar = share["share"] if share["judged"] else None, figures["bars"].get(key)
-        low, high = share["interval"] or (0.0, 0.0)
-        how = "" if bar is None or held is None else "passed" if held >= bar else "failed"
-        says_it = says.get(key, "all that have a bar and are judged")
-        interval = "-" if held is None else f"{low:.1%} to {high:.1%}"
-        holds = Cell("-" if held is None else f"{held:.1%}", how=how, value=held)
-        bound = "" if bar is None else f"{bar:.0%}"
-        rows.append((key, holds, interval, bound, str(share["judged"]), says_it))
-    heads = ("property", "holds", "95% interval", "bar", "links", "what must hold")
-    shares = plain_table("Properties", heads, rows, "what must hold")
-    worst = [
-        (
-            name,
-            Cell(f"{one['score']:.2f}", value=one["score"]),
-            ", ".join(f"{key} {value}" for key, value in one["link"].items()),
-        )
-        for name, one in figures["worst"].items()
-    ]
-    links = plain_table("Links on which it fails", ("name", "score", "link"), worst, "link")
+    shares, links = tables
     judged = [(s["share"], key) for key, s in figures["shares"].items() if s["judged"]]
-    name = shown(figures["policy"])
-    answer = (
-        f"{name} holds '{min(judged)[1]}' least often: on {min(judged)[0]:.0%} of the links."
-        if judged
-        else ""
-    )
+    name, answer = shown(figures["policy"]), ""
+    if judged:
+        share, key = min(judged)
+        answer = f"{name} holds '{key}' least often: on {share:.0%} of the links."
     sections = [Section("What holds, and where", [shares])]
-    if worst:
+    if links.rows:
         said = "Each link is the simplest that fails so; at a score of 1 the property just holds."
         sections.append(Section("The worst links, made simple", [said, links]))
     return Page(f"Where {name} fails", command, sections, answer=answer).html()
@@ -709,27 +599,3 @@ def _file_names(kind: str, names: Iterable[str]) -> list[str]:
     """Return names ``KIND-NAME`` that every file system takes, no two the same."""
     stems = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80] for name in names]
     return unique_names([f"{kind}-{stem or 'unnamed'}" for stem in stems], "{}-{}")
-
-
-def _cells(summary: Summary, m: Metric, link: str | None = None) -> list[Cell]:
-    """Return each scheme's mean with its interval, and how it stands: best, with ties, or void."""
-    means = [s.overall if link is None else s.scenarios[link] for s in summary.schemes]
-    texts = [found[m.key].texts(m) for found in means]
-    # The oracle is no rival, and delays of some runs only are not the best.
-    values = [
-        math.nan
-        if mean == "-" or s.scheme == ORACLE or (s.idle and m.better == "lower")
-        else float(mean)
-        for s, (mean, _) in zip(summary.schemes, texts, strict=True)
-    ]
-    judge = {"higher": max, "lower": min}.get(m.better or "")
-    best = judge(filter(math.isfinite, values), default=None) if judge else None
-    cells = [
-        Cell.of(found[m.key], m, "best" * (v == best))
-        for found, v in zip(means, values, strict=True)
-    ]
-    # What is struck through: there is no run that counts.
-    for place, s in enumerate(summary.schemes):
-        if s.scheme in summary.without_runs or s.scheme in summary.left_out.get(link or "", ()):
-            cells[place] = Cell(m.text(summary.struck(s.scheme, m, link)), how="void")
-    return cells

@@ -5,8 +5,6 @@ begins anew in each, and what they count is added up. Utilisation, throughput, d
 taken after the first second, when slow start is over, and the first second has its own figure.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,15 +29,11 @@ Indices = NDArray[np.int64]
 
 WARMUP_S = 1.0
 STRETCH_S = 60.0
-SCHEME_STEP_MS = 50.0
-"""Length of a step in which nothing is decided: schemes act on each acknowledgement."""
+SCHEME_STEP_MS = 50.0  # a step that decides nothing: schemes act on each acknowledgement
 BROKEN = "a user's scheme raised, or set a window or rate out of bounds, and sends no more"
-_MOST_RUNS = 1024
-"""Runs in one call; more take memory and no less time."""
-LEAST_SECONDS = 0.1
-"""How long a flow sends at least that is measured."""
-MBIT = 8e-6 * PACKET_BYTES
-"""Mbit of a packet."""
+_MOST_RUNS = 1024  # runs in one call; more take memory and no less time
+LEAST_SECONDS = 0.1  # how long a flow sends at least that is measured
+MBIT = 8e-6 * PACKET_BYTES  # Mbit of a packet
 
 
 def evaluate(
@@ -56,10 +50,6 @@ def evaluate(
     A link's S runs differ in random losses, in where a trace starts, in the schemes' random phases
     and in a sampling policy's draws. ``show`` takes the share that is done, again and again. Parts
     are run by `run_parts` unless by another.
-
-    Raises:
-        ConfigError: A link's first flow is not its only agent, ends after some packets, or sends
-            for less than `LEAST_SECONDS`; see `distrlcc.evaluation.fairness`.
     """
     for scenario in scenarios:
         check_scenario(scenario)
@@ -93,11 +83,7 @@ def evaluate(
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Refuse a scenario whose first flow cannot be measured alone.
-
-    Raises:
-        ConfigError: As `evaluate` says.
-    """
+    """Refuse a scenario whose first flow cannot be measured alone."""
     check_agents(scenario)
     first = scenario.flows[0]
     stop_s = math.inf if first.stop_s is None else first.stop_s
@@ -148,11 +134,8 @@ def simulate(
     """Run a scenario on each of a batch's L links, a contender as every agent.
 
     ``broken``, ``[L]``, takes why a link's run does not count: a user's scheme is `BROKEN`, or
-    other code of a user's raised, which ends all runs.
-
-    Yields:
-        After each step: the links' times before and after it, ns ``[L]``, which stand still once a
-        scenario is over. The batch holds what happened.
+    other code of a user's raised, which ends all runs. Yields, after each step, the links' times
+    before and after it, ns ``[L]``, which stand still once a scenario is over.
     """
     for n, scenario in enumerate(scenarios):
         batch.load(n, with_scheme(scenario, contender.scheme))
@@ -188,10 +171,7 @@ def simulate(
 
 
 def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
-    """Sum a link's steps up in buckets.
-
-    They are: seconds, capacity, acked, RTTs' sum, base RTT, queue, window, others' acked.
-    """
+    """Sum up: seconds, capacity, acked, RTTs' sum, base RTT, queue, window, others' acked."""
     seconds, capacity, acked, rtts, base_rtt, queue, cwnd, others = np.array(steps).T
     ends = np.cumsum(seconds)
     edges = bucket_edges(float(ends[-1]))
@@ -214,11 +194,7 @@ def _series(contender: Contender, link: str, steps: list[FloatArray]) -> Series:
 
 
 def _step(batch: LinkBatch, n: int, view: LinkView, stats: IntervalStats) -> FloatArray:
-    """Return what `_series` sums up, of the newest step of link n.
-
-    The window is what its sender lets be in flight: of a paced one its rate's worth of a round
-    trip, where that is less.
-    """
+    """Return what `_series` sums up, of the newest step of link n."""
     row, acked = n * batch.n_flows, float(stats.acked[n])
     cwnd, pacing = batch.simulator.control[row, [CWND, PACING]].tolist()
     if pacing > 0:
@@ -256,13 +232,7 @@ def run_parts(
     steps: dict[int, list[FloatArray]],
     seed: int,
 ) -> Iterator[float]:
-    """Run parts in one batch; count them, and keep the steps of the runs that ``steps`` names.
-
-    ``broken`` takes, by run, why it does not count; see `simulate`.
-
-    A part is the number of the run that it counts for, seed by seed and link by link, and its link.
-    ``seed`` chooses a sampling policy's draws. Yields, after each step, the share that is done.
-    """
+    """Run parts, each the number of its run and its link; yield the share done after each step."""
     scenarios = [scenario for _, scenario in parts]
     count, n_flows = len(parts), max(len(s.flows) for s in scenarios)
     config = contender.env_config()

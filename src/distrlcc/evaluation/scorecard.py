@@ -1,7 +1,5 @@
 """The scorecard: contenders on links of each kind, and gates for a policy for all of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from distrlcc.evaluation.benchmark import (
     ALONE,
@@ -22,7 +19,8 @@ from distrlcc.evaluation.benchmark import (
 )
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.scores import Metric, shown
-from distrlcc.evaluation.summary import MeanInterval, figure, interval_table
+from distrlcc.evaluation.summary import MeanInterval, figure
+from distrlcc.evaluation.tables import Cell, Column, Row, Table
 from distrlcc.sim.suites import BEST_CWND, trace_suite, unique_names
 
 _ALONE = (*ALONE, "guarded")
@@ -52,10 +50,8 @@ class Gate:
 
     low: float = -math.inf
     high: float = math.inf
-    times: float = math.inf
-    """At most so many times what CUBIC has there, too."""
-    ahead: bool = False
-    """At least what each of `RIVALS` and of the schemes beside has there; not of `_KNOWING`."""
+    times: float = math.inf  # at most so many times what CUBIC has there, too
+    ahead: bool = False  # at least what each of `RIVALS` and of those beside has, not `_KNOWING`
 
     def bounds(self, peers: Mapping[str, float]) -> tuple[float, float]:
         """Return the least and the greatest score that pass, beside schemes with these."""
@@ -95,16 +91,11 @@ GATES: dict[tuple[str, str], Gate] = {
 }
 """By links and score. Beside others they are on the share of links: a mean of shares hides that a
 policy takes nearly all of some links and nearly nothing of others."""
-_KNOWING = ("oracle", BEST_CWND)
-"""They know the link."""
+_KNOWING = ("oracle", BEST_CWND)  # they know the link
 
 
 def on_traces(paths: Sequence[str]) -> list[Benchmark]:
-    """Return the scores that are taken on recorded traces, each alone.
-
-    Raises:
-        TraceError: One cannot be read.
-    """
+    """Return the scores that are taken on recorded traces, each alone."""
     if paths:
         trace_suite(paths)
     labels = [benchmark.label for benchmark in BENCHMARKS]
@@ -120,33 +111,15 @@ class Line:
     """One score of all contenders on some links."""
 
     label: str
-    bound: str
-    """Its gate as shown; empty: none."""
-    found: tuple[MeanInterval, ...]
-    """Means with their tails."""
-    passed: tuple[bool, ...]
-    """Whether each is within the gate; True where there is none."""
+    bound: str  # its gate as shown; empty: none
+    found: tuple[MeanInterval, ...]  # means with their tails
+    passed: tuple[bool, ...]  # whether each is within the gate; True where there is none
     metric: Metric
 
     @property
     def title(self) -> str:
         """The score, with its unit."""
         return self.metric.title
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """The means."""
-        return tuple(each.mean for each in self.found)
-
-    @property
-    def cells(self) -> list[str]:
-        """The means as shown."""
-        return [self.metric.text(value) for value in self.values]
-
-    @property
-    def tails(self) -> list[str]:
-        """The tenth percentile of the links and the worst link, as shown."""
-        return ["; ".join(filter(None, each.tails(self.metric))) for each in self.found]
 
 
 @dataclass(frozen=True)
@@ -156,8 +129,7 @@ class Scorecard:
     names: tuple[str, ...]
     learned: tuple[bool, ...]
     lines: tuple[Line, ...]
-    void: tuple[str, ...] = ()
-    """A sentence on each contender and suite that does not count."""
+    void: tuple[str, ...] = ()  # a sentence on each contender and suite that does not count
 
     def failed(self, name: str) -> list[str]:
         """Return the gates that a contender does not pass."""
@@ -176,27 +148,29 @@ class Scorecard:
                 found.append(f"{name} passes {gates - len(failed)} of {gates} gates{more}.")
         return found
 
-    def table(self) -> Table:
-        """Return a terminal's table, where a cross marks that a policy is outside a gate.
+    def table(self, *, brief: bool = False) -> Table:
+        """Return the table, where a cross marks that a policy is outside a gate.
 
-        Of links without a gate it has the first score, and utilisation beside power.
+        A brief one has, of links without a gate, the first score, and utilisation beside power.
         """
-        rows, told = [], {line.label for line in self.lines if line.bound}
-        before = ""
+        rows, told = list[Row](), {line.label for line in self.lines if line.bound}
+        label, title = "", ""
         for line in self.lines:
-            beside = before == f"{line.label}: power" and line.metric.key == "utilisation"
-            if not line.bound and line.label in told and not beside:
+            is_next = line.label == label
+            beside = is_next and title == "power" and line.metric.key == "utilisation"
+            if brief and not line.bound and line.label in told and not beside:
                 continue
             told.add(line.label)
-            before = f"{line.label}: {line.title}"
-            marks = zip(line.cells, self.learned, line.passed, strict=True)
-            cells = [cell + " ✗" * (learned and not passed) for cell, learned, passed in marks]
-            rows.append((before, "", [(text, "") for text in (line.bound, *cells)]))
-            if any(line.tails):
-                rows.append(("  p10; worst", "dim", [(text, "") for text in ("", *line.tails)]))
-        title = "Means; below them a tenth of the links are worse than the first value, and the "
-        names = ["score", "gate", *map(shown, self.names)]
-        return interval_table(f"{title}second is the worst link's", names, rows)
+            label, title = line.label, line.title
+            cells = [Cell(line.bound)]
+            for mean, passed, learned in zip(line.found, line.passed, self.learned, strict=True):
+                how = ("passed" if passed else "failed") if line.bound and learned else ""
+                text = line.metric.text(mean.mean) + " ✗" * (learned and not passed)
+                tails = "; ".join(filter(None, mean.tails(line.metric)))
+                cells.append(Cell(text, "", (tails,), how, figure(mean.mean)))
+            rows.append(Row(f"{label}: {title}", cells, "first" * (not is_next)))
+        names = [Column(shown(name)) for name in self.names]
+        return Table("Scores", [Column("score", left=True), Column("gate"), *names], rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, and which gates each policy fails."""

@@ -4,8 +4,6 @@ A run counts unless it failed, its sender was late, too little was acknowledged,
 or a score is not a number. A run that does not count is void: it is in no mean and no ranking.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,30 +17,21 @@ from numpy.typing import NDArray
 from distrlcc.types import FloatArray
 
 BUCKET_S = 0.1
-MAX_BUCKETS = 150
-"""Long series have longer buckets, so that their lines can be told apart."""
+MAX_BUCKETS = 150  # long series have longer buckets, so that their lines can be told apart
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """How a metric is named, written and judged."""
 
-    key: str
-    """Key in `SchemeScores.figures` and in JSON."""
-    label: str
-    """Short name for the head of a table."""
-    digits: int
-    """Digits after the point as shown."""
-    definition: str
-    """One sentence for people."""
-    unit: str = ""
-    """Unit as shown; empty for plain numbers."""
-    better: Literal["higher", "lower"] | None = None
-    """Which way is better; None: neither."""
-    head: str = ""
-    """Head in the ranked table, where room is scarce; empty: it is not shown there."""
-    target: float = math.nan
-    """The best value of a metric that may be too low and too high; NaN: it is not such a one."""
+    key: str  # key in `SchemeScores.figures` and in JSON
+    label: str  # short name for the head of a table
+    digits: int  # digits after the point as shown
+    definition: str  # one sentence for people
+    unit: str = ""  # unit as shown; empty for plain numbers
+    better: Literal["higher", "lower"] | None = None  # which way is better; None: neither
+    head: str = ""  # head in the ranked table, where room is scarce; empty: it is not shown there
+    target: float = math.nan  # best value of what may be too low and too high; NaN: none
 
     @property
     def title(self) -> str:
@@ -61,11 +50,7 @@ class Metric:
         return "never" if math.isinf(value) else f"{value * self.scale:.{self.digits}f}"
 
     def tails(self, values: FloatArray) -> tuple[float, float]:
-        """Return the tenth percentile of links' values ``[L]``, worst first, and the worst value.
-
-        A tenth of the links are worse than the first. NaN: fewer than two links have a value, or no
-        value is better than another.
-        """
+        """Return values' tenth percentile ``[L]``, worst first, and the worst; NaN: no such one."""
         found = values[~np.isnan(values)].tolist()
         if len(found) < 2 or (self.better is None and math.isnan(self.target)):
             return math.nan, math.nan
@@ -84,16 +69,11 @@ _DEFINED: dict[str, tuple[Metric, ...]] = msgspec.toml.decode(
     resources.files("distrlcc.evaluation").joinpath("metrics.toml").read_bytes(),
     type=dict[str, tuple[Metric, ...]],
 )
-METRICS = _DEFINED["flow"]
-"""Metrics of every world, in the order in which they are shown."""
-SENDER_METRICS = _DEFINED["sender"]
-"""What senders of real packets report, shown after :data:`METRICS`."""
-FAIRNESS_METRICS = _DEFINED["shared"]
-"""Metrics of shared links: see `distrlcc.evaluation.fairness`."""
-RECOVERY_METRICS = _DEFINED["recovery"]
-"""Metrics of the time after changes of a link; see `distrlcc.evaluation.recovery`."""
-TABLE_METRICS = tuple(m for m in METRICS if m.head)
-"""Metrics of the ranked table."""
+METRICS = _DEFINED["flow"]  # metrics of every world, in the order in which they are shown
+SENDER_METRICS = _DEFINED["sender"]  # what senders of real packets report, shown after `METRICS`
+FAIRNESS_METRICS = _DEFINED["shared"]  # metrics of shared links: see `distrlcc.evaluation.fairness`
+RECOVERY_METRICS = _DEFINED["recovery"]  # of the time after changes: `distrlcc.evaluation.recovery`
+TABLE_METRICS = tuple(m for m in METRICS if m.head)  # metrics of the ranked table
 
 
 def metric(key: str) -> Metric:
@@ -101,8 +81,7 @@ def metric(key: str) -> Metric:
     return next(m for m in METRICS + SENDER_METRICS if m.key == key)
 
 
-DISPLAY_NAMES = {"bbr": "BBRv1"}
-"""What pages, tables and figures call a scheme of ours, where that is not its name in commands."""
+DISPLAY_NAMES = {"bbr": "BBRv1"}  # a scheme's name for people, where it is not that of commands
 
 
 def shown(scheme: str) -> str:
@@ -115,10 +94,8 @@ class VoidRun:
     """A run that does not count."""
 
     scheme: str
-    scenario: str
-    """Name of the link."""
-    run: int
-    """Which of the link's runs, from 0."""
+    scenario: str  # name of the link
+    run: int  # which of the link's runs, from 0
     reason: str
     figures: dict[str, float] = field(default_factory=dict)
     """What was measured all the same, where there is a number; empty where the run failed."""
@@ -128,8 +105,7 @@ class VoidRun:
         return f"{shown(self.scheme)} on {self.scenario}{which} does not count: {self.reason}"
 
 
-COUNTED = ("throughput_mbps", "utilisation", "power")
-"""Scores that each run that counts has."""
+COUNTED = ("throughput_mbps", "utilisation", "power")  # scores that each run that counts has
 NO_NUMBER = "a score is not a number"
 
 
@@ -137,18 +113,15 @@ NO_NUMBER = "a score is not a number"
 class SchemeScores:
     """One scheme's scores on L links with S seeds each."""
 
-    scheme: str
-    """Name of the scheme or policy."""
-    links: tuple[str, ...]
-    """Names of the L links."""
+    scheme: str  # name of the scheme or policy
+    links: tuple[str, ...]  # names of the L links
     figures: dict[str, FloatArray]
     """``[L, S]`` by the keys of :data:`METRICS`, and of :data:`SENDER_METRICS` for real packets.
 
     A delay or RTT is NaN where nothing was delivered; everything is NaN where a run failed. Shares
     are 0 to 1.
     """
-    learned: bool = False
-    """Whether it is a policy from a file: drawn with emphasis."""
+    learned: bool = False  # whether it is a policy from a file: drawn with emphasis
     reasons: dict[tuple[int, int], str] = field(default_factory=dict)
     """Why a run does not count, by the places of its link and seed."""
 
@@ -188,20 +161,15 @@ class Series:
 
     scheme: str
     link: str
-    edges_s: FloatArray
-    """Of the buckets, ``[B + 1]``."""
+    edges_s: FloatArray  # of the buckets, [B + 1]
     capacity_mbps: FloatArray
     rate_mbps: FloatArray
-    queueing_delay_ms: FloatArray
-    """Mean over the bucket's packets; NaN where nothing was delivered."""
-    queue_packets: FloatArray
-    """Queue length."""
-    learned: bool = False
-    """Whether it is a policy from a file: drawn with emphasis."""
+    queueing_delay_ms: FloatArray  # mean over the bucket's packets; NaN where nothing was delivered
+    queue_packets: FloatArray  # queue length
+    learned: bool = False  # whether it is a policy from a file: drawn with emphasis
     cwnd_packets: FloatArray | None = None
     """Window; None where packets are real, whose senders say it."""
-    others_mbps: FloatArray | None = None
-    """What the link's other flows deliver; None as above."""
+    others_mbps: FloatArray | None = None  # what the link's other flows deliver; None as above
     sender: dict[str, FloatArray] | None = None
     """What the sender reports, by the keys of :data:`SENDER_METRICS`; None in the simulator."""
 
@@ -236,9 +204,6 @@ def bucket_edges(seconds: float) -> FloatArray:
 
 
 def bucket_sums(edges: FloatArray, ends: FloatArray, values: FloatArray) -> FloatArray:
-    """Sum the values of T steps over B buckets; a step in several is spread over them evenly.
-
-    ``edges`` ``[B + 1]`` are the buckets', ``ends`` ``[T]`` the steps', s; the first begins at 0.
-    """
+    """Sum T steps' values over B buckets with ``edges``, s ``[B + 1]``, spread evenly over them."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     return np.diff(np.interp(edges, np.concatenate([[0.0], ends]), sums))

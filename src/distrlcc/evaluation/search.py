@@ -5,8 +5,6 @@ link, the one on which a property is held least, and changes these at random, as
 (Mouret and Clune 2015, https://arxiv.org/abs/1504.04909). The worst are then shrunk.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing
@@ -39,6 +37,7 @@ from distrlcc.evaluation.space import (
     uniforms,
 )
 from distrlcc.evaluation.stress import PROPERTIES, Judge, Property
+from distrlcc.evaluation.tables import Cell, Table, plain_table
 from distrlcc.files import require_writable, write_together
 from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent
@@ -49,25 +48,21 @@ T = TypeVar("T")
 CHUNK, GENERATION = 64, 2
 """Links that one process judges at once, and how many such chunks the search chooses at once: so
 what is judged does not depend on the number of processes."""
-PLAIN, SEARCHED = 0.4, 0.65
-"""Parts of the time after which plain draws and the search end."""
+PLAIN, SEARCHED = 0.4, 0.65  # parts of the time after which plain draws and the search end
 ROUNDS, STILL, BESIDE = 12, 0.9, 2
 """Steps of shrinking, the score up to which a simpler link still fails, and beside how many schemes
 that is judged: a link that fails beside some does not hold beside all."""
-APART = 1.5
-"""Least distance of two links that are shrunk for the same property."""
+APART = 1.5  # least distance of two links that are shrunk for the same property
 
 
 @dataclass(frozen=True)
 class Failure:
     """A link on which a property fails."""
 
-    key: str
-    """Of the property."""
+    key: str  # of the property
     point: Point
     score: float
-    found: Point
-    """The link that was shrunk to it."""
+    found: Point  # the link that was shrunk to it
 
 
 @dataclass
@@ -76,17 +71,12 @@ class Findings:
 
     properties: tuple[Property, ...]
     points: list[Point] = field(default_factory=list)
-    draws: list[FloatArray] = field(default_factory=list)
-    """The uniforms of each point."""
-    scores: list[FloatArray] = field(default_factory=list)
-    """Scores of each point, ``[P]``."""
-    plain: int = 0
-    """How many of the points, the first ones, are plain draws."""
-    failures: dict[str, Failure] = field(default_factory=dict)
-    """By name: ``use-1`` and so on."""
+    draws: list[FloatArray] = field(default_factory=list)  # the uniforms of each point
+    scores: list[FloatArray] = field(default_factory=list)  # scores of each point, [P]
+    plain: int = 0  # how many of the points, the first ones, are plain draws
+    failures: dict[str, Failure] = field(default_factory=dict)  # by name: `use-1` and so on
     interrupted: bool = False
-    failure: str = ""
-    """Why it ended before its time, if not by Ctrl-C."""
+    failure: str = ""  # why it ended before its time, if not by Ctrl-C
 
     def add(self, draws: FloatArray, points: Sequence[Point], scores: FloatArray) -> None:
         """Take links with their scores, ``[L, P]``."""
@@ -143,6 +133,29 @@ class Findings:
         }
 
 
+def tables(figures: dict[str, Any], says: dict[str, str]) -> tuple[Table, Table]:
+    """Return the tables of a search's figures: what holds where, and the worst links."""
+    rows = []
+    for key, share in figures["shares"].items():
+        held = share["share"] if share["judged"] else None
+        low, high = share["interval"] or (0.0, 0.0)
+        bar = figures["bars"].get(key)
+        how = "" if bar is None or held is None else "passed" if held >= bar else "failed"
+        holds = Cell("-" if held is None else f"{held:.1%}", how=how, value=held)
+        interval = "-" if held is None else f"{low:.1%} to {high:.1%}"
+        bound, must = "" if bar is None else f"{bar:.0%}", says.get(key, "all that have a bar")
+        rows.append((key, holds, interval, bound, str(share["judged"]), must))
+    heads = ("property", "holds", "95% interval", "bar", "links", "what must hold")
+    title = f"{figures['policy']} on {figures['plain']} plain draws of the space"
+    shares = plain_table(title, heads, rows, "what must hold")
+    worst = []
+    for name, one in figures["worst"].items():
+        link = ", ".join(f"{key} {value}" for key, value in one["link"].items())
+        worst.append((name, Cell(f"{one['score']:.2f}", value=one["score"]), link))
+    title = f"The worst of these and of {figures['searched']} searched links, made simple"
+    return shares, plain_table(title, ("name", "score", "link"), worst, "link")
+
+
 def wilson(held: int, judged: int) -> tuple[float, float]:
     """Return Wilson's interval of 95% of a share (JASA 1927)."""
     share, z = held / judged, 1.96
@@ -153,8 +166,7 @@ def wilson(held: int, judged: int) -> tuple[float, float]:
 
 # Many processes
 
-_judges: list[Judge] = []
-"""The process's own judge; a fork has its parent's, so that no contender need be sent."""
+_judges: list[Judge] = []  # the process's own judge: forks have their parent's, so nothing is sent
 
 
 def _begin(judge: Judge, parent: int) -> None:
@@ -177,7 +189,6 @@ class Workers:
     """Processes that do tasks of a judge."""
 
     def __init__(self, judge: Judge, processes: int) -> None:
-        """Start them; use a ``with``."""
         self.judge, self.processes = judge, processes
         self._before = set(multiprocessing.active_children())
         context = multiprocessing.get_context("fork")
@@ -185,11 +196,7 @@ class Workers:
         self._pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=arguments)
 
     def map(self, task: Callable[..., T], batches: Iterable[Any]) -> Iterator[tuple[int, T]]:
-        """Do a task of the judge and each batch; yield number and result, in order.
-
-        Raises:
-            ConfigError: A process ended, or none came back in time.
-        """
+        """Do a task of the judge and each batch; yield number and result, in order."""
         coming: Iterator[Any] = iter(batches)
         waiting = dict[int, Future[T]]()
         first = number = 0
@@ -215,7 +222,7 @@ class Workers:
                 "it and that there is memory, or use fewer --processes"
             ) from None
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -239,8 +246,7 @@ def stress(
 
     It takes ``seconds``, or as long as it takes to judge so many plain ``links`` and as many
     searched ones. Equal seeds give equal plain draws, with any number of processes; with a number
-    of links all is equal. ``show`` takes what is done. Where a user's code raised or did not come
-    back, or a process ended, the findings say so.
+    of links all is equal. Findings say what of a user's raised or did not come back.
     """
     findings = Findings(judge.properties)
     calm = Point(rate_mbps=1.0)
@@ -302,7 +308,6 @@ class Elites:
     """Keeps the least score of each kind of link and property, and the uniforms of that link."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self.kept: dict[tuple[object, ...], tuple[float, FloatArray]] = {}
 
     def tell(self, draws: Iterable[FloatArray], points: Sequence[Point], scores: Any) -> None:
@@ -369,11 +374,10 @@ def _worst(findings: Findings, most: int) -> list[Failure]:
 
 
 def shrunk(judge: Judge, key: str, point: Point, score: float, until: float) -> tuple[Point, float]:
-    """Return the simplest link that still fails, and its score.
+    """Return the simplest link that still fails, and its score; ``until`` is a monotonic time.
 
     In each step all simpler links are judged, and the changes of those that still fail are made
-    together, or as many of them as leave a link that fails. ``until`` is when it ends, by the
-    monotonic clock.
+    together, or as many of them as leave a link that fails.
     """
     judge = replace(judge.of((key,)), schemes=judge.schemes[:BESIDE])
     most, tried = max(STILL, score), set[Point]()
@@ -425,13 +429,9 @@ class _SuiteFile:
 
 
 def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
-    """Write ``stress.json``, the failures as suites, and each failure as a file of its own.
+    """Write ``stress.json``, and the failures as suites, with one agent or several, and alone.
 
-    ``worst.toml`` has the links with one agent, ``worst-flows.toml`` those with several. What an
-    earlier search's ``stress.json`` names is removed.
-
-    Raises:
-        OutputError: The folder cannot be written.
+    What an earlier search's ``stress.json`` names is removed.
     """
     suites: dict[str, list[Scenario]] = {}
     files = {}

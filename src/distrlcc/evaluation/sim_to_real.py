@@ -1,15 +1,12 @@
 """The same senders in the simulator and on emulated links: how far apart they are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distrlcc.evaluation.scores import SchemeScores, defined_mean, shown
 
-THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10
-"""Differences beyond these are marked."""
+THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10  # differences beyond these are marked
 
 
 @dataclass(frozen=True)
@@ -18,10 +15,8 @@ class Compared:
 
     simulated: float
     emulated: float
-    digits: int
-    """Digits after the point as shown."""
-    bound: float
-    """Differences beyond this are marked."""
+    digits: int  # digits after the point as shown
+    bound: float  # differences beyond this are marked
 
     @property
     def difference(self) -> float:
@@ -49,13 +44,10 @@ class WorldComparison:
 
     link: str
     sender: str
-    mbps: Compared
-    """Throughput."""
-    p95_ms: Compared
-    """95th percentile of the RTT."""
+    mbps: Compared  # throughput
+    p95_ms: Compared  # 95th percentile of the RTT
     runs: int
-    failed: int
-    """Runs that do not count, which are left out of both worlds' figures."""
+    failed: int  # runs that do not count, which are left out of both worlds' figures
 
     @property
     def shown(self) -> str:

@@ -5,8 +5,6 @@ that whatever draws or searches needs to know nothing of links; `simpler` makes 
 at a time. Some dimensions are features: a link has them or not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -27,8 +25,7 @@ RTTS, LEAST_S, MOST_S = 40.0, 10.0, 30.0
 MOST_RTTS, SHORTEST_S, MOST_PACKETS = 2000.0, 1.0, 400_000.0
 """A link lasts `RTTS` round trips and `LEAST_S` or more, but `MOST_S` at most; `MOST_RTTS` at most
 where that is above `SHORTEST_S`; and no longer than it takes to carry `MOST_PACKETS`."""
-MOST_BDP = 20_000.0
-"""Packets in a round trip, noise counted: links with more are not in the space."""
+MOST_BDP = 20_000.0  # packets in a round trip, noise counted: links with more are not in the space
 POLICED, POLICED_RTT_MS, POLICED_RTTS = 0.1, 5.0, 400.0
 """With a policer there is this part of both, the RTT is so long or longer, and the time so many
 round trips at most: a scheme that ignores losses sends ever more packets into a policer."""
@@ -47,14 +44,10 @@ class Dimension:
     """Which values a field of `Point` takes."""
 
     low: float = 0.0
-    high: float = 0.0
-    """Ends of a log-uniform distribution; zeros where there are ``choices``."""
-    choices: tuple[str, ...] = ()
-    """Names instead of numbers."""
-    share: float = 1.0
-    """Of the draws that have it; 1: all links have a value."""
-    needs: str = ""
-    """Fields, parted by spaces, without any of which it says nothing."""
+    high: float = 0.0  # ends of a log-uniform distribution; zeros where there are `choices`
+    choices: tuple[str, ...] = ()  # names instead of numbers
+    share: float = 1.0  # of the draws that have it; 1: all links have a value
+    needs: str = ""  # fields, parted by spaces, without any of which it says nothing
     whole: bool = False
 
     @property
@@ -62,7 +55,7 @@ class Dimension:
         """Whether a link can do without it: then it is 0 or empty."""
         return self.share < 1 and not self.needs
 
-    def applies(self, point: Point) -> bool:
+    def applies(self, point: "Point") -> bool:
         """Say whether a point has what it needs."""
         return not self.needs or any(getattr(point, name) for name in self.needs.split())
 
@@ -115,16 +108,11 @@ def _of(*choices: str, share: float, needs: str = "") -> Any:
 
 @dataclass(frozen=True)
 class Point:
-    """A link of the space; the defaults are those of the simplest link.
+    """A link of the space, by default the simplest; fields with names of `Link`'s go there."""
 
-    A field that is called as one of `distrlcc.sim.scenario.Link`'s goes there as it is.
-    """
-
-    rate_mbps: float = _in(0.05, 1e4, 20.0)
-    """Of a generated cellular trace it says nothing."""
+    rate_mbps: float = _in(0.05, 1e4, 20.0)  # of a generated cellular trace it says nothing
     rtt_ms: float = _in(0.02, 3e3, 40.0)
-    queue_bdp: float = _in(0.01, 16.0, 1.0)
-    """Size in BDP, or in times 4 packets if the BDP is less; the queue holds 1 packet or more."""
+    queue_bdp: float = _in(0.01, 16.0, 1.0)  # of the BDP, or of 4 packets if that is more
     aqm: str = _of("codel", "pie", "codel-ecn", "pie-ecn", "mark", share=0.15)
     """In place of droptail; ``mark`` is a droptail that marks from a fifth of its room on."""
     loss: float = _in(1e-4, 0.05, share=0.2)
@@ -134,24 +122,17 @@ class Point:
     ack_jitter_kind: str = _of(*JITTERS[1:], share=0.6, needs="ack_jitter_ms")
     ack_tick_ms: float = _in(0.1, 50.0, share=0.1)
     delayed_acks: str = _of("yes", share=0.15)
-    late_ms: float = _in(0.1, 50.0, share=0.1)
-    """By how much packets come late and are overtaken."""
+    late_ms: float = _in(0.1, 50.0, share=0.1)  # by how much packets come late and are overtaken
     late_share: float = _in(1e-3, 0.3, 0.05, needs="late_ms")
-    policer: float = _in(0.3, 0.9, share=0.07)
-    """Rate of a token bucket, of the link's."""
-    policer_bdp: float = _in(0.1, 8.0, 1.0, needs="policer")
-    """Its size, of its own BDP; 4 packets or more."""
-    rate_factor: float = _in(0.1, 0.8, share=0.12)
-    """The rate is multiplied by it every other `change_s`."""
+    policer: float = _in(0.3, 0.9, share=0.07)  # rate of a token bucket, of the link's
+    policer_bdp: float = _in(0.1, 8.0, 1.0, needs="policer")  # of its own BDP; 4 packets or more
+    rate_factor: float = _in(0.1, 0.8, share=0.12)  # of the rate in every other `change_s`
     delay_factor: float = _in(0.25, 4.0, share=0.1)
     change_s: float = _in(0.2, 20.0, 3.0, needs="rate_factor delay_factor")
-    silence_s: float = _in(0.05, 3.0, share=0.07)
-    """Nothing leaves for so long from the middle on."""
+    silence_s: float = _in(0.05, 3.0, share=0.07)  # nothing leaves for so long from the middle on
     trace: str = _of("cellular", "poisson", "constant", share=0.1)
-    flows: int = _in(2, 32, share=0.2, whole=True)
-    """Flows of the policy; 0 is one."""
-    rival: str = _of("cubic", "cubic", *RIVALS, share=0.3)
-    """The scheme of one flow more: CUBIC most often."""
+    flows: int = _in(2, 32, share=0.2, whole=True)  # flows of the policy; 0 is one
+    rival: str = _of("cubic", "cubic", *RIVALS, share=0.3)  # the scheme of one flow more
     start: float = _in(0.01, 0.2, share=0.5, needs="flows rival")
     """The flows begin one after the other, the last after this share of the time."""
     rival_first: str = _of("yes", share=0.5, needs="rival")
@@ -206,10 +187,7 @@ def uniforms(seed: int, first: int, count: int) -> FloatArray:
 
 
 def distance(one: Point, other: Point) -> float:
-    """Return how unlike two points are: the sum over dimensions, each 0 to 1 or 1 if one lacks it.
-
-    Which seed they have does not count.
-    """
+    """Return how unlike two points are but for seeds: a dimension adds 0 to 1, and 1 if lacking."""
     total = 0.0
     for name, dimension in DIMENSIONS.items():
         a, b = (dimension.place(getattr(point, name)) for point in (one, other))
@@ -221,11 +199,7 @@ def distance(one: Point, other: Point) -> float:
 
 
 def scenario(point: Point, name: str = "stress") -> Scenario:
-    """Return the scenario of a point.
-
-    Raises:
-        ConfigError: It is not in the space: the simulator has no such link, or it is too large.
-    """
+    """Return the scenario of a point, or refuse one that is not in the space."""
     # The link's rate, its longest round trip and its queue.
     traced = _trace(point) if point.trace else None
     rate = load_trace(traced).mean_mbps if traced else point.rate_mbps
@@ -342,11 +316,7 @@ def fits(point: Point) -> bool:
 
 
 def simpler(point: Point) -> Iterator[Point]:
-    """Yield simpler points, the simplest first, as Hypothesis shrinks.
-
-    Without any of its features, without one, with a value of the simplest link's or half-way to it,
-    and with values of one or two digits.
-    """
+    """Yield simpler points, the simplest first, as Hypothesis shrinks."""
     features = point.features()
     steps: list[dict[str, Any]] = []
     off = {name: getattr(SIMPLEST, name) for name in features}
@@ -379,10 +349,7 @@ def _nearer(dimension: Dimension, value: float, calm: float) -> Iterator[float]:
 
 
 def merged(point: Point, others: Sequence[Point]) -> list[Point]:
-    """Return a point with the changes of the first other, of the first two that differ, and so on.
-
-    A field that one has changed is left alone by those behind it.
-    """
+    """Return a point with others' changes, but those to a field that one before has changed."""
     was, found = asdict(point), list[Point]()
     changes: dict[str, Any] = {}
     for other in others:

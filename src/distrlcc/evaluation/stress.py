@@ -26,35 +26,24 @@ from distrlcc.types import NANOSECONDS, FloatArray
 
 SCHEMES = ("cubic", "bbr", "copa", "vegas", "reno")
 """Schemes beside which a policy is judged; the bounds that name CUBIC use the first one."""
-ROOM = 4.0
-"""Packets for each flow, in BDP and queue together: with less no share is judged."""
-MOST_SCORE = 10.0
-"""Greater scores count as this."""
+ROOM = 4.0  # packets for each flow, in BDP and queue together: with less no share is judged
+MOST_SCORE = 10.0  # greater scores count as this
 _COUNTS = (col.SENT, col.DELIVERED, col.DROPPED, col.QUEUEING_SUM)
-_TOGETHER = 64
-"""Links in one call, which last about equally long."""
+_TOGETHER = 64  # links in one call, which last about equally long
 
 
 @dataclass
 class Figures:
     """What a contender came to on L links, ``[L]``; NaN where it was not run."""
 
-    used: FloatArray
-    """Share of what the link could carry, by all flows."""
-    power: FloatArray
-    """That, times the round trip without a queue, noise counted, over the mean one."""
-    queue_s: FloatArray
-    """Mean queueing delay of the agents' packets, s."""
-    sent: FloatArray
-    """Packets of the agents."""
-    dropped: FloatArray
-    """Of these, by the queue."""
-    ratio: FloatArray
-    """What an agent delivers in the mean, over what the rival does; NaN without one."""
-    jain: FloatArray
-    """Jain's index of the agents."""
-    broken: FloatArray
-    """1 where its scheme, a user's, broke."""
+    used: FloatArray  # share of what the link could carry, by all flows
+    power: FloatArray  # that, times the round trip without a queue (with noise) over the mean one
+    queue_s: FloatArray  # mean queueing delay of the agents' packets, s
+    sent: FloatArray  # packets of the agents
+    dropped: FloatArray  # of these, by the queue
+    ratio: FloatArray  # what an agent delivers in the mean, over what the rival does; NaN: no rival
+    jain: FloatArray  # Jain's index of the agents
+    broken: FloatArray  # 1 where its scheme, a user's, broke
 
     @classmethod
     def empty(cls, count: int) -> Figures:
@@ -74,11 +63,7 @@ class Figures:
 def measure(
     contender: Contender, scenarios: Sequence[Scenario], together: int = _TOGETHER
 ) -> Figures:
-    """Run a contender as every agent of L scenarios, at most so many together.
-
-    Raises:
-        ConfigError: A user's code raised.
-    """
+    """Run a contender as every agent of L scenarios, at most so many together."""
     found = Figures.empty(len(scenarios))
     # Links that last about equally long share a batch: it steps until the last one is over.
     seconds = np.array([s.duration_s for s in scenarios])
@@ -145,8 +130,7 @@ class Seen:
     scenarios: Sequence[Scenario]
     own: Figures
     schemes: dict[str, Figures]
-    quiet: Figures
-    """The policy on the same links without noise, where there is noise."""
+    quiet: Figures  # the policy on the same links without noise, where there is noise
 
     def best(self, name: str) -> FloatArray:
         """Return the greatest figure of the schemes, ``[L]``; NaN where none has run."""
@@ -232,14 +216,10 @@ class Property:
     key: str
     says: str
     score: Callable[[Seen], FloatArray] = field(repr=False)
-    bar: float
-    """Least share of the links on which it holds for ``--gates``; 0: it is only told."""
-    all_schemes: bool = False
-    """Whether all of `SCHEMES` run for it, or the first one."""
-    alone: bool = False
-    """Whether it is judged on links without a rival alone."""
-    noisy: bool = False
-    """Whether it needs the link without its noise, too."""
+    bar: float  # least share of the links on which it holds for `--gates`; 0: it is only told
+    all_schemes: bool = False  # whether all of `SCHEMES` run for it, or the first one
+    alone: bool = False  # whether it is judged on links without a rival alone
+    noisy: bool = False  # whether it needs the link without its noise, too
 
 
 _BEST = {"all_schemes": True, "alone": True}
@@ -278,13 +258,7 @@ class Judge:
         return replace(self, properties=tuple(p for p in self.properties if p.key in keys))
 
     def __call__(self, points: Sequence[Point]) -> FloatArray:
-        """Return scores from 0 to `MOST_SCORE`, ``[L, P]``; all points are in the space.
-
-        Where the policy is a user's scheme that broke, all are 0.
-
-        Raises:
-            ConfigError: A user's code raised.
-        """
+        """Return scores from 0 to `MOST_SCORE`, ``[L, P]``; 0 where the policy, a scheme, broke."""
         if not points:
             return np.zeros((0, len(self.properties)))
         scenarios = [scenario(point, f"stress-{k}") for k, point in enumerate(points)]

@@ -1,7 +1,5 @@
 """A map of one property over two dimensions of the space of links."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -128,7 +126,7 @@ def map_of(
     return Map(judge, x, y, xs, ys, scores, at)
 
 
-def picture(found: Map) -> Figure:
+def picture(found: Map) -> "Figure":
     """Draw a map: what fails is warm, what holds cold, and what is not judged is grey."""
     import matplotlib as mpl  # noqa: PLC0415 - judging needs none of it
 

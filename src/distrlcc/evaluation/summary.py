@@ -1,23 +1,16 @@
-"""Means with 95 % intervals, overall and per link, ranked by power; as JSON and as a table.
-
-docs/metrics.md says which keys the JSON has; they stay.
-"""
-
-from __future__ import annotations
+"""Means with 95 % intervals, ranked by power; docs/metrics.md says which keys the JSON has."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from distrlcc.evaluation.bootstrap import CONFIDENCE, link_intervals, mean_intervals
+from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.scores import (
     METRICS,
     SENDER_METRICS,
@@ -29,20 +22,14 @@ from distrlcc.evaluation.scores import (
     defined_means,
     shown,
 )
+from distrlcc.evaluation.tables import Cell, Column, Row, Table, printed
 from distrlcc.sim.suites import unique_names
 from distrlcc.types import FloatArray
 
-_WIDE = 130
-"""Columns of a terminal from which on an interval stands beside its mean and not below."""
-_MOST_NAMES = 10
-"""Links that a sentence names."""
-_MOST_GUARDED = 0.1
-"""Where a policy's guard held the window for a greater share of the time, a sentence says so."""
-ORACLE = "oracle"
-"""It knows the link, and is no rival."""
-TAILS = ("p10", "worst")
-"""What stands below a mean over links: a tenth of the links are worse than the first value, and
-the worst one. With fewer than ten links they are the same, and the second stands alone."""
+_WIDE = 130  # columns of a terminal from which on an interval stands beside its mean and not below
+_MOST_NAMES = 10  # links that a sentence names
+_MOST_GUARDED = 0.1  # share of the time in the guard's hold that a sentence tells of
+ORACLE = "oracle"  # it knows the link, and is no rival
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +39,8 @@ class MeanInterval:
     mean: float
     low: float
     high: float
-    p10: float = math.nan
-    """Tenth percentile of the links, worst first; NaN: none."""
-    worst: float = math.nan
-    """The worst link's value; NaN: none."""
+    p10: float = math.nan  # tenth percentile of the links, worst first; NaN: none
+    worst: float = math.nan  # the worst link's value; NaN: none
 
     @property
     def half_width(self) -> float:
@@ -72,10 +57,19 @@ class MeanInterval:
         p10, worst = ("" if math.isnan(v) else metric.text(v) for v in (self.p10, self.worst))
         return p10, worst
 
+    def cell(self, metric: Metric, how: str = "") -> Cell:
+        """Return a table's cell of the mean, with its interval and tails."""
+        (text, half), tails = self.texts(metric), self.tails(metric)
+        return Cell(text, half, tails, how, float(text) if math.isfinite(self.mean) else None)
+
     def to_json(self, *, tails: bool = False) -> dict[str, float | None]:
         """Return the mean and the bounds as `figure` has them, and the tails."""
         found = {key: figure(value) for key, value in asdict(self).items()}
         return found if tails else {key: found[key] for key in ("mean", "low", "high")}
+
+
+MeansRow = tuple[str, dict[str, MeanInterval], bool, bool]
+"""A name, means by metric, whether it is learned, and whether it does not count."""
 
 
 def by_metric(
@@ -89,21 +83,24 @@ def by_metric(
     return {m.key: MeanInterval(mean, low, high, *tail) for m, (mean, low, high), tail in found}
 
 
+def means_table(
+    title: str,
+    head: str,
+    rows: Sequence[MeansRow],
+    metrics: Sequence[Metric],
+) -> Table:
+    """Return a table of rows of means, under these heads."""
+    heads = [Column(head, left=True), *map(Column.of, metrics)]
+    lines = [
+        Row.of(name, [found[m.key].cell(m) for m in metrics], learned, void)
+        for name, found, learned, void in rows
+    ]
+    return Table(title, heads, lines)
+
+
 def over_links(metrics: Sequence[Metric], values: FloatArray) -> dict[str, MeanInterval]:
     """Return means of values ``[M, L, S]`` with intervals and tails, by the metrics' keys."""
     return by_metric(metrics, mean_intervals(values), defined_means(values))
-
-
-def tail_rows(
-    found: dict[str, MeanInterval], metrics: Sequence[Metric]
-) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Return the rows of a table below that of means; none where there are no tails."""
-    tails = [found[m.key].tails(m) for m in metrics]
-    return [
-        (f"  {name}", "dim", [(tail[place], "") for tail in tails])
-        for place, name in enumerate(TAILS)
-        if any(tail[place] and (place or tail[0] != tail[1]) for tail in tails)
-    ]
 
 
 def figure(value: float) -> float | None:
@@ -117,14 +114,10 @@ class SchemeSummary:
 
     scheme: str
     learned: bool
-    overall: dict[str, MeanInterval]
-    """By metric; over the links that are common to all schemes."""
-    scenarios: dict[str, dict[str, MeanInterval]]
-    """By link, then by metric."""
-    failed: int
-    """Runs that do not count, which are left out of the means."""
-    idle: int = 0
-    """Runs that count in which nothing was delivered."""
+    overall: dict[str, MeanInterval]  # by metric; over the links that are common to all schemes
+    scenarios: dict[str, dict[str, MeanInterval]]  # by link, then by metric
+    failed: int  # runs that do not count, which are left out of the means
+    idle: int = 0  # runs that count in which nothing was delivered
 
     @property
     def shown(self) -> str:
@@ -137,24 +130,18 @@ class Summary:
     """All schemes' means, best power first, those without a run last."""
 
     schemes: tuple[SchemeSummary, ...]
-    links: tuple[str, ...]
-    """Names of the L links, each once."""
-    seeds: int
-    """Runs of each link."""
+    links: tuple[str, ...]  # names of the L links, each once
+    seeds: int  # runs of each link
     common: int
     """Links that the overall means are over: those on which every scheme has a run.
 
     A scheme that failed on the hard links would else be ranked by the easy ones alone. 0: none is
     common, and each scheme's means are over its own.
     """
-    left_out: dict[str, tuple[str, ...]]
-    """The other links, with the schemes whose runs there all failed."""
-    without_runs: tuple[str, ...]
-    """Schemes of which no run counts: they are not ranked, and leave no link out."""
-    metrics: tuple[Metric, ...]
-    """What was measured."""
-    void: tuple[VoidRun, ...] = ()
-    """Runs that do not count."""
+    left_out: dict[str, tuple[str, ...]]  # the other links, and the schemes with no run there
+    without_runs: tuple[str, ...]  # schemes of which no run counts: they are not ranked
+    metrics: tuple[Metric, ...]  # what was measured
+    void: tuple[VoidRun, ...] = ()  # runs that do not count
 
     @property
     def has_intervals(self) -> bool:
@@ -262,11 +249,7 @@ class Summary:
 
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
-    """Sum up scores of schemes that were measured on the same links.
-
-    Raises:
-        ValueError: There are no scores, or their links or seeds differ.
-    """
+    """Sum up scores of schemes that were measured on the same links."""
     if not scores:
         raise ValueError("no scores to sum up")
     first = scores[0]
@@ -332,69 +315,45 @@ def to_json(summary: Summary) -> dict[str, Any]:
 
 
 def print_table(summary: Summary, console: Console) -> None:
-    """Print the ranked table as it fits the console's width; learned policies are bold."""
+    """Print the ranked table as it fits the console's width."""
     links, seeds, common = len(summary.links), summary.seeds, summary.common
     over = f", means over {common} of them" if 0 < common < links else ""
     means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
-    # A row of means for each scheme, struck through where no run counts, and two of its tails.
-    rows: list[tuple[str, str, Sequence[tuple[str, str]]]] = []
-    for s in summary.schemes:
-        cells = [s.overall[m.key].texts(m) for m in TABLE_METRICS]
-        style, name = "bold" * s.learned, s.shown
-        if s.scheme in summary.without_runs:
-            cells = [(m.text(summary.struck(s.scheme, m)), "") for m in TABLE_METRICS]
-            style, name = "strike", f"{name} (void)"
-        rows += [(name, style, cells), *tail_rows(s.overall, TABLE_METRICS)]
-    result = interval_table(
-        f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}",
-        ["scheme", *(m.head for m in TABLE_METRICS)],
-        rows,
-        caption="\n".join(summary.notes()) or None,
-        wide=console.width >= _WIDE,
-    )
-    console.print(result)
+    title = f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}"
+    wide = console.width >= _WIDE
+    console.print(printed(ranked(summary, marked=True), title, summary.notes(), wide=wide))
 
 
-def interval_table(
-    title: str,
-    heads: Sequence[str],
-    rows: Iterable[tuple[str, str, Sequence[tuple[str, str]]]],
-    *,
-    caption: str | None = None,
-    wide: bool = False,
-) -> Table:
-    """Return a table for a terminal; of each row: its name, its style, and means' texts.
+def ranked(summary: Summary, *, marked: bool = False) -> Table:
+    """Return the table of means, best power first; void ones may be marked in their names."""
+    colors = color_pairs(summary.names())
+    columns = [cells_of(summary, m) for m in TABLE_METRICS]
+    rows = []
+    for s, *cells in zip(summary.schemes, *columns, strict=True):
+        row = Row.of(s.shown, cells, s.learned, s.scheme in summary.without_runs)
+        rows.append(replace(row, name=row.name if marked else s.shown, colors=colors[s.scheme]))
+    heads = [Column("scheme", left=True), *map(Column.of, TABLE_METRICS)]
+    return Table("Schemes, ranked by power", heads, rows, "ranked")
 
-    A wide one, for 130 columns, has intervals beside the means; otherwise they stand below, for 80.
-    """
-    # The frame and the heads.
-    result = Table(
-        title=Text(title),
-        caption=caption and Text(caption),
-        caption_style="",
-        caption_justify="left",
-        title_style="",
-        title_justify="left",
-        header_style="",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 2, 0, 0) if wide else (0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    first, *others = heads
-    result.add_column(first, overflow="fold")
-    for head in others:
-        result.add_column(Text(head.replace(" ", "\n")), justify="right")
-    # A row for each name.
-    for name, style, cells in rows:
-        texts = [Text(name)]
-        for mean, half in cells:
-            text = Text(mean)
-            if half:
-                text.append(f"{' ' if wide else chr(10)}±{half}", style="dim")
-            texts.append(text)
-        result.add_row(*texts, style=style)
-    return result
+
+def cells_of(summary: Summary, m: Metric, link: str | None = None) -> list[Cell]:
+    """Return each scheme's mean with its interval, and how it stands: best, with ties, or void."""
+    means = [s.overall if link is None else s.scenarios[link] for s in summary.schemes]
+    cells = [found[m.key].cell(m) for found in means]
+    # The oracle is no rival, and delays of some runs only are not the best.
+    values = [
+        None if s.scheme == ORACLE or (s.idle and m.better == "lower") else cell.value
+        for s, cell in zip(summary.schemes, cells, strict=True)
+    ]
+    judge = {"higher": max, "lower": min}.get(m.better or "")
+    best = judge((v for v in values if v is not None), default=None) if judge else None
+    # What is struck through: there is no run that counts.
+    for place, s in enumerate(summary.schemes):
+        if s.scheme in summary.without_runs or s.scheme in summary.left_out.get(link or "", ()):
+            cells[place] = Cell(m.text(summary.struck(s.scheme, m, link)), how="void")
+        elif best is not None and values[place] == best:
+            cells[place] = replace(cells[place], how="best")
+    return cells
 
 
 def _summarise(

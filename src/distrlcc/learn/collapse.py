@@ -5,8 +5,6 @@ update, and nothing has to be exchanged. What counts a run's progress goes on: t
 which names draws and which actors compare, and the environment steps, which schedules follow.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -84,7 +82,6 @@ class Restorer:
     """Keeps copies of a learner's state, and gives one back where the alarm stays on."""
 
     def __init__(self, config: AlarmConfig, learner: PPO) -> None:
-        """Take the learner as it begins for the first good state."""
         self._config, self._learner = config, learner
         self._good = self._newest = learner.shared_state()
         self._in_a_row = 0

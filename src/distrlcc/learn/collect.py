@@ -5,8 +5,6 @@ on real traffic. Every draw is named by (seed, environment's global index, step)
 process with 2n environments and two with n take the same actions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
@@ -37,35 +35,22 @@ from distrlcc.types import copy_state, restore_state
 class CollectStats:
     """Sums over a collection; add two with :meth:`merge`."""
 
-    steps: float = 0.0
-    """Environment steps."""
-    reward: float = 0.0
-    """Sum of rewards."""
-    entropy: float = 0.0
-    """Sum over steps of the policy's entropy, nats."""
-    minimum_window: float = 0.0
-    """Steps on which the window stood at its minimum."""
-    guarded: float = 0.0
-    """Steps in which the guard lowered the window that was chosen."""
-    episodes: float = 0.0
-    """Episodes that ended."""
-    silent_episodes: float = 0.0
-    """Of these, episodes whose window stood at its minimum nearly throughout."""
-    episode_return: float = 0.0
-    """Sum of ended episodes' returns; likewise the next three."""
+    steps: float = 0.0  # environment steps
+    reward: float = 0.0  # sum of rewards
+    entropy: float = 0.0  # sum over steps of the policy's entropy, nats
+    minimum_window: float = 0.0  # steps on which the window stood at its minimum
+    guarded: float = 0.0  # steps in which the guard lowered the window that was chosen
+    episodes: float = 0.0  # episodes that ended
+    silent_episodes: float = 0.0  # of these, those with the window nearly always at its minimum
+    episode_return: float = 0.0  # sum of ended episodes' returns; likewise the next three
     utilisation: float = 0.0
     queueing_delay: float = 0.0
     loss: float = 0.0
-    environment_seconds: float = 0.0
-    """Time in ``env.step``."""
-    inference_seconds: float = 0.0
-    """Time in choosing actions."""
-    timed_steps: float = 0.0
-    """Environment steps in real time."""
-    late_steps: float = 0.0
-    """Of these, those that were late."""
-    late_batches: float = 0.0
-    """Batches from which nothing was learned, as too many of their steps were late."""
+    environment_seconds: float = 0.0  # time in `env.step`
+    inference_seconds: float = 0.0  # time in choosing actions
+    timed_steps: float = 0.0  # environment steps in real time
+    late_steps: float = 0.0  # of these, those that were late
+    late_batches: float = 0.0  # those of which nothing was learned: too many late steps
 
     @property
     def late_share(self) -> float:
@@ -77,7 +62,7 @@ class CollectStats:
         """Whether all sums are finite."""
         return all(map(math.isfinite, astuple(self)))
 
-    def merge(self, other: CollectStats) -> None:
+    def merge(self, other: "CollectStats") -> None:
         """Add another collection's sums."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
@@ -105,8 +90,7 @@ MOST_LATE_LEARNED = 0.3
 """Of a batch of which a larger share of steps was late nothing is learned: it shows more of a busy
 machine than of its links. With 34% late, delays of 27 round trips were
 seen, which no queue held."""
-SILENT_STEPS = 2
-"""An episode of fewer steps is not called silent."""
+SILENT_STEPS = 2  # an episode of fewer steps is not called silent
 SILENT_SHARE = 0.9
 """One whose window stood at its minimum for this share of its steps is: it begins above, and a
 policy that has fallen silent still tries something now and then."""
@@ -170,15 +154,10 @@ class Collector:
         self._started = True
 
     def collect(self, rollout: Rollout, stop: Callable[[int], bool] | None = None) -> CollectStats:
-        """Fill a rollout with what the weights of `set_weights` do.
+        """Fill a rollout with what the weights of `set_weights` do; return what was seen.
 
-        Args:
-            rollout: Overwritten; ``steps`` says how far.
-            stop: Asked after every row but the last with the number of rows written; True cuts
-                the rollout short (for stragglers).
-
-        Returns:
-            What was seen.
+        ``stop`` is asked after every row but the last, with the number of rows written; True cuts
+        the rollout short (for stragglers).
         """
         if not self._started:
             self.reset()

@@ -4,8 +4,6 @@ They stand apart from the learners because these import torch: a wrong setting, 
 a run's configuration must not wait for that.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,8 +22,7 @@ LEARNERS: Registry[Any] = Registry("learner", {}, having(_LEARNER, made=False))
 """Users' learners alone: classes like `distrlcc.learn.ppo.PPO`, and made with the same arguments.
 Ours are chosen by their sections."""
 
-LRRule = Literal["sqrt", "linear", "none"]
-"""See `distrlcc.learn.scaling.Scale`."""
+LRRule = Literal["sqrt", "linear", "none"]  # see `distrlcc.learn.scaling.Scale`
 Schedule = tuple[tuple[int, float], ...]
 """Points ``(environment step, value)`` in order: linear between them, constant outside."""
 

@@ -5,8 +5,6 @@ the expert acts in the first round and the policy afterwards, every state met is
 expert, and each round trains on all data so far.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -82,7 +80,7 @@ class LabelledSteps:
         return sizes | {"length": self._length} | arrays
 
     @classmethod
-    def from_state(cls, spec: PolicySpec, state: dict[str, Any]) -> LabelledSteps:
+    def from_state(cls, spec: PolicySpec, state: dict[str, Any]) -> "LabelledSteps":
         """Build the data set that :meth:`state_dict` was taken of."""
         data = cls(spec, int(state["capacity"]), int(state["count"]), int(state["length"]))
         data._written = int(state["written"])
@@ -100,8 +98,7 @@ class Dagger(Learner):
 
     config: DaggerConfig
     _dataset: LabelledSteps | None = None
-    _added = -1
-    """Version whose data were added last."""
+    _added = -1  # version whose data were added last
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Take one rollout of every rank into the data, train on all of it and return metrics."""

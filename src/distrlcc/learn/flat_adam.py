@@ -3,8 +3,6 @@
 One flat vector makes zeroing, clipping, Adam and the exchange between ranks one operation each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,7 +19,6 @@ _LEAST_WEIGHT = 1e-3
 
 
 def _plain(method: Callable[..., Any]) -> Any:
-    """Return what a method wraps."""
     return getattr(method, "__wrapped__", method)
 
 
@@ -39,7 +36,6 @@ class FlatAdam:
     """Takes a network's steps; the network's parameters become views of ``flat``."""
 
     def __init__(self, network: nn.Module, reducer: Reducer, weight_decay: float = 0.0) -> None:
-        """Take a network on its device, the same on every rank."""
         self._reducer = reducer
         parameters = list(network.parameters())
         self.flat = nn.Parameter(parameters_to_vector(parameters).detach())
@@ -60,13 +56,9 @@ class FlatAdam:
         """Take one step of Adam and return the gradient's norm before clipping, a scalar.
 
         ``loss`` is the mean over this rank's ``weight`` samples, None if it has none; ``grad_clip``
-        is the largest norm of the gradient, 0 and None do not clip.
-
-        With the reducer's ``sync_every`` it is this rank's own step (local SGD,
-        https://arxiv.org/abs/1805.09767), and so many are averaged.
-
-        Raises:
-            NotFiniteError: The ranks' mean is not finite.
+        is the largest norm of the gradient, 0 and None do not clip. With the reducer's
+        ``sync_every`` the step is this rank's own (local SGD, https://arxiv.org/abs/1805.09767),
+        and so many are averaged.
         """
         self._gradient.zero_()
         if loss is not None:
@@ -93,13 +85,9 @@ class FlatAdam:
         return self._reducer.sync_every > 1 and self._reducer.size > 1
 
     def average(self) -> None:
-        """Average what ranks have learned by themselves, if anything, weighted by their samples.
+        """Average what ranks have learned by themselves, with Adam's moments, weighted by samples.
 
-        So the moments of Adam stay the same on all ranks, too. Ranks call it at once, at the latest
-        at the end of an update.
-
-        Raises:
-            NotFiniteError: The mean is not finite, which all ranks see.
+        Ranks call it at once, at the latest at the end of an update.
         """
         if not self._steps:
             return

@@ -9,8 +9,6 @@ the step came to there: a sender that stands still at half of a link's rate sees
 stands still at all of it. It is needed in training alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from pathlib import Path
@@ -35,8 +33,7 @@ from distrlcc.policy.network import dense
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.seeding import bits, stream_key, uniform
 
-_LEAST_OUTCOME = np.float32(0.01)
-"""A hundredth of the link, of a round trip or of the packets is as good as nothing."""
+_LEAST_OUTCOME = np.float32(0.01)  # of the link, a round trip or the packets: as good as nothing
 
 
 class Demonstrations:
@@ -47,12 +44,7 @@ class Demonstrations:
     """
 
     def __init__(self, config: GailConfig, spec: PolicySpec, seed: int) -> None:
-        """Read whole episodes, the same on every rank.
-
-        Raises:
-            ConfigError: No folder is named.
-            DatasetError: They are missing or damaged.
-        """
+        """Read whole episodes, the same on every rank."""
         if not config.demonstrations:
             raise ConfigError(
                 "gail.demonstrations is empty: collect an expert's trajectories, undisturbed "
@@ -138,12 +130,7 @@ class Gail(PPO):
         reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build generator and discriminator; all arguments are the same on every rank.
-
-        Raises:
-            ConfigError: If a configuration does not fit.
-            DatasetError: If the demonstrations are missing or damaged.
-        """
+        """Build generator and discriminator; all arguments are the same on every rank."""
         super().__init__(ppo, spec, seed, reducer, device)
         self._gail = config
         self._expert = Demonstrations(config, spec, seed)
@@ -155,10 +142,7 @@ class Gail(PPO):
         self._draw_key = stream_key(seed, "discriminator's expert")
 
     def update(self, rollout: Rollout) -> dict[str, float]:
-        """Reward a rollout, learn from it, then let the discriminator learn; return metrics.
-
-        The rollout's rewards are written over.
-        """
+        """Reward a rollout, in place, learn from it, then let the discriminator; return metrics."""
         version = self.version
         kept = (rollout.obs, rollout.actions, rollout.outcomes)
         flat = (a[: rollout.steps].reshape(rollout.samples, *a.shape[2:]) for a in kept)
@@ -227,11 +211,7 @@ class Gail(PPO):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`'s state.
-
-        Raises:
-            CheckpointError: The demonstrations are not those that it was trained with.
-        """
+        """Restore :meth:`state_dict`'s state; refused where the demonstrations were others."""
         if state["demonstrations"] != self._expert.digest:
             raise CheckpointError(
                 f"{self._gail.demonstrations} is not the data set that this run began with; give "

@@ -9,8 +9,6 @@ Each rank reads its share of a minibatch; ranks' gradients are weighed by their 
 that the mean is the whole minibatch's, however uneven the shares are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,8 +28,7 @@ from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.model import Learner
 from distrlcc.policy.spec import PolicySpec
 
-_STOP_EVERY = 16
-"""Minibatches between two looks at whether to stop."""
+_STOP_EVERY = 16  # minibatches between two looks at whether to stop
 
 
 Indices = NDArray[np.int64]
@@ -41,14 +38,7 @@ class SequenceDataset(Dataset[Batch]):
     """Sequences of some episodes; the steps themselves stay on the disk until asked for."""
 
     def __init__(self, data: StoredData, episodes: Indices, length: int, burn_in: int = 0) -> None:
-        """Cut episodes into sequences; the last of each may be shorter.
-
-        Args:
-            data: Where the steps are.
-            episodes: Which episodes, rising, ``[E]``.
-            length: Steps in a sequence that count.
-            burn_in: Steps before them that only warm up a recurrent state.
-        """
+        """Cut rising episodes ``[E]`` into sequences of ``length``, each with steps of burn-in."""
         self.data, self._length, self._burn_in = data, length, burn_in
         self._episodes = episodes
         steps = data.steps[episodes]
@@ -58,7 +48,6 @@ class SequenceDataset(Dataset[Batch]):
         """Steps of all sequences."""
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def counts(self, indices: Indices) -> Indices:
@@ -67,10 +56,7 @@ class SequenceDataset(Dataset[Batch]):
         return np.asarray(np.minimum(self.data.steps[episode] - begin, self._length))
 
     def __getitems__(self, indices: Sequence[int] | Indices) -> Batch:
-        """Return a minibatch, as `torch.utils.data.DataLoader` asks for it.
-
-        Observations are raw, and recurrent states empty. What is not valid is burn-in or padding.
-        """
+        """Return a minibatch, for a `torch.utils.data.DataLoader`; raw, with empty states."""
         episode, begin = self._places(np.sort(np.asarray(indices, np.int64)))
         data, steps = self.data, self.data.steps[episode]
         age = begin - self._burn_in + np.arange(self._burn_in + self._length)[:, None]
@@ -100,16 +86,12 @@ class SequenceDataset(Dataset[Batch]):
 class Epoch:
     """One pass over a data set, which is what cloning learns from in an update."""
 
-    number: int
-    """Counts from 0."""
-    training: SequenceDataset
-    """The same on every rank."""
-    parts: list[Indices]
-    """This rank's sequences of each minibatch; as many minibatches on every rank."""
+    number: int  # counts from 0
+    training: SequenceDataset  # the same on every rank
+    parts: list[Indices]  # this rank's sequences of each minibatch; as many minibatches everywhere
     validation: SequenceDataset
     validation_parts: list[Indices]
-    own_episodes: Indices
-    """The training episodes that this rank checks before the first epoch."""
+    own_episodes: Indices  # the training episodes that this rank checks before the first epoch
     stop: Callable[[int], bool] = lambda steps: False
     """Asked now and then, with the steps done, on all ranks at once; True breaks the epoch off."""
 
@@ -131,12 +113,7 @@ class Cloning(Learner):
     config: ImitationConfig
 
     def update(self, epoch: Epoch) -> dict[str, float]:
-        """Make one pass over a data set, measure on the validation episodes; means over ranks.
-
-        Raises:
-            DatasetError: Observations are not finite, or actions are not of the action space.
-            InterruptedUpdateError: The epoch was broken off.
-        """
+        """Make one pass over a data set, measure on the validation episodes; means over ranks."""
         unseen = self.config.normalize_observations and not self.normalizer.count
         if self.version == 0 or unseen:  # where the first epoch was refused
             self._examine(epoch)

@@ -1,7 +1,5 @@
 """What passes between learners, those who act and other ranks: `Weights`, and `Reducer`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,12 +13,9 @@ from torch import Tensor
 class Spread:
     """How far ranks' gradients of one minibatch are apart."""
 
-    square: float
-    """Weighted mean of the squares of their norms."""
-    ranks: float
-    """Ranks with samples."""
-    samples: float
-    """Samples of all ranks."""
+    square: float  # weighted mean of the squares of their norms
+    ranks: float  # ranks with samples
+    samples: float  # samples of all ranks
 
 
 class Reducer(Protocol):
@@ -37,21 +32,10 @@ class Reducer(Protocol):
         return 1
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
-        """Replace the flat gradient ``[P]`` by the ranks' weighted mean, in place.
-
-        Return how far they are apart, if there are several.
-
-        Args:
-            gradient: This rank's mean gradient over its part of the minibatch.
-            weight: Samples in this rank's part; if it is 0 on every rank the mean is 0.
-        """
+        """Replace the flat gradient ``[P]`` by the mean over ranks' samples; return its spread."""
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the ranks' sum of a small float64 array of the same shape everywhere.
-
-        Raises:
-            NotFiniteError: It is not finite, which all ranks see.
-        """
+        """Return the ranks' sum of a small float64 array of the same shape everywhere."""
 
 
 class LocalReducer(Reducer):
@@ -60,11 +44,7 @@ class LocalReducer(Reducer):
     interrupted: Callable[[], bool] = staticmethod(lambda: False)
 
     def mean_gradient(self, gradient: Tensor, weight: float) -> Spread | None:
-        """Leave the gradient as it is.
-
-        Raises:
-            InterruptedUpdateError: The user wants to stop.
-        """
+        """Leave the gradient as it is, unless the user wants to stop."""
         if self.interrupted():
             raise InterruptedUpdateError
         return None
@@ -83,11 +63,7 @@ class NotFiniteError(Exception):
 
 
 def checked(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sums as they are.
-
-    Raises:
-        NotFiniteError: One is not finite.
-    """
+    """Return sums as they are, or raise NotFiniteError where one is not finite."""
     if not np.isfinite(sums).all():
         raise NotFiniteError("a sum of statistics is not finite")
     return sums
@@ -97,9 +73,6 @@ def checked(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 class Weights:
     """A policy to act with; it crosses processes and machines."""
 
-    version: int
-    """Number of updates behind it."""
-    arrays: dict[str, NDArray[np.float32]]
-    """As ``distrlcc.policy.spec.expected_shapes`` names them; what a policy file holds."""
-    expert_acts: bool = False
-    """Whether the expert acts instead, as in DAgger's first rounds."""
+    version: int  # number of updates behind it
+    arrays: dict[str, NDArray[np.float32]]  # of a policy file: `policy.spec.expected_shapes`
+    expert_acts: bool = False  # whether the expert acts instead, as in DAgger's first rounds

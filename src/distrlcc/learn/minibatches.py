@@ -8,8 +8,6 @@ index is ``block`` modulo ``blocks``. Units are shuffled and dealt in equal numb
 differ in size by little; a rank whose rollout was cut short leaves out the rows that it lacks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,8 +29,7 @@ class Batch:
     columns: Tensor  # float32 [K, L, B]: whatever else a loss needs per step
     starts: Tensor  # bool [L, B]
     states: Tensor  # float32 [P, B, H]: before the first step
-    valid: Tensor | None
-    """bool [L, B], False where a sequence was padded or no agent ran; None if nowhere."""
+    valid: Tensor | None  # bool [L, B], False: padded, or no agent ran; None if nowhere
 
     @property
     def count(self) -> int:
@@ -54,15 +51,15 @@ class Batch:
             return order
         return order[self.valid.any(0).to(order.device)[order]]
 
-    def take(self, order: Tensor) -> Batch:
+    def take(self, order: Tensor) -> "Batch":
         """Return a copy with sequences in the given order ``[B']``, in one pass over memory."""
         return self._map(lambda array, axis: array.index_select(axis, order))
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device; itself if it is there."""
         return self._map(lambda array, _: array.to(device))
 
-    def _map(self, change: Callable[[Tensor, int], Tensor]) -> Batch:
+    def _map(self, change: Callable[[Tensor, int], Tensor]) -> "Batch":
         """Return a batch of changed arrays; ``change`` is told the axis of sequences."""
         return Batch(
             change(self.obs, 1),
@@ -75,10 +72,7 @@ class Batch:
 
 
 def sequences(rows: Tensor, length: int) -> Tensor:
-    """Cut rows ``[T, N, ...]`` into sequences ``[length, S · N, ...]``, the last padded with zeros.
-
-    With length 1 the result is a view.
-    """
+    """Cut rows ``[T, N, ...]`` into sequences ``[length, S · N, ...]``, the last zero-padded."""
     steps, count, *rest = rows.shape
     missing = -steps % length
     if missing:
@@ -115,29 +109,20 @@ def batch_of(rollout: Rollout, obs: Tensor, actions: Tensor, columns: Tensor) ->
     )
 
 
-_UNITS_PER_PART = 16
-"""Units in a minibatch, at least, where there are environments enough."""
+_UNITS_PER_PART = 16  # units in a minibatch, at least, where there are environments enough
 
 
 @dataclass(frozen=True, slots=True)
 class MinibatchPlan:
     """How rows are dealt to minibatches; all but ``first`` is the same on all ranks."""
 
-    parts: int
-    """Minibatches."""
-    rows: int
-    """Rows of a rank that was not cut short."""
-    blocks: int
-    """Groups that each row's environments are divided into."""
-    first: int
-    """Global index of this rank's first environment."""
+    parts: int  # minibatches
+    rows: int  # rows of a rank that was not cut short
+    blocks: int  # groups that each row's environments are divided into
+    first: int  # global index of this rank's first environment
 
     def minibatches(self, rows: int, count: int, key: np.uint64) -> Iterator[Tensor]:
-        """Yield the sequences of each minibatch, int64 ``[B]``; some may be empty.
-
-        This rank has ``rows``, at most ``self.rows``, of ``count`` environments; ``key`` is of the
-        shuffle and the same on all ranks.
-        """
+        """Yield sequences of minibatches, int64 ``[B]``, perhaps empty; ranks share the key."""
         units = self.rows * self.blocks
         order = np.argsort(seeding.uniform(key, np.arange(units)), kind="stable")
         environments = np.arange(count)

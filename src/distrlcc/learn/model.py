@@ -1,7 +1,5 @@
 """What every learner is: a policy under training, with its optimizer, normaliser and version."""
 
-from __future__ import annotations
-
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -54,12 +52,9 @@ class Learner(ABC):
         device: str = "cpu",
         beside: Sequence[nn.Module] = (),
     ) -> None:
-        """Build the learner; config, spec and seed are the same on every rank.
+        """Build the learner of the same config, spec and seed on every rank.
 
         What is ``beside`` the network is trained with it, and in no policy.
-
-        Raises:
-            ConfigError: A minibatch holds no whole sequence: some would be empty on every rank.
         """
         if spec.state_size and config.minibatch_size < config.sequence_length:
             raise ConfigError(
@@ -85,12 +80,7 @@ class Learner(ABC):
 
     @abstractmethod
     def update(self, batch: Any) -> dict[str, float]:
-        """Learn from one batch and return metrics.
-
-        Raises:
-            InterruptedUpdateError: It was broken off; follow with :meth:`undo_update`.
-            NotFiniteError: It cannot be learned from; follow with the same.
-        """
+        """Learn from one batch, return metrics; where that raises, :meth:`undo_update` follows."""
 
     def normalize(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalise raw observations ``[..., D]`` as the acting policy of this version did."""
@@ -145,9 +135,6 @@ class Learner(ABC):
 
         The normaliser counts the given moments as a million samples, so that new observations move
         them slowly; where observations are not to be normalised afresh, they stay as given.
-
-        Raises:
-            ConfigError: If the weights are not those of this learner's spec.
         """
         expected = expected_shapes(self.spec)
         given = {name: array.shape for name, array in weights.arrays.items()}

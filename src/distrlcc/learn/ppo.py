@@ -7,8 +7,6 @@ rate; the number of minibatches is agreed, so that a rank whose rollout was cut 
 Where an older policy acted, V-trace corrects for it (``use_vtrace``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,10 +31,8 @@ from distrlcc.types import TRUTH
 Float32 = NDArray[np.float32]
 
 _PRIVILEGED_WIDTH = 64
-_STOP_FACTOR = 1.5
-"""SB3's: an update stops at a KL of so many `PPOConfig.target_kl`."""
-_LR_FACTOR, _LR_RANGE = 1.5, (1e-5, 1e-2)
-"""rsl_rl's, of `PPOConfig.desired_kl`."""
+_STOP_FACTOR = 1.5  # SB3's: an update stops at a KL of so many `PPOConfig.target_kl`
+_LR_FACTOR, _LR_RANGE = 1.5, (1e-5, 1e-2)  # rsl_rl's, of `PPOConfig.desired_kl`
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
@@ -44,15 +40,12 @@ _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 class ExtraEntropy:
     """An addition to the weight that falls to 0 linearly."""
 
-    amount: float = 0.0
-    """Right after the recovery."""
-    until: int = 0
-    """Version of the weights from which on nothing is added."""
-    updates: int = 1
-    """Updates that it lasts."""
+    amount: float = 0.0  # right after the recovery
+    until: int = 0  # version of the weights from which on nothing is added
+    updates: int = 1  # updates that it lasts
 
     @classmethod
-    def after(cls, alarm: AlarmConfig, usual: float, version: int) -> ExtraEntropy:
+    def after(cls, alarm: AlarmConfig, usual: float, version: int) -> "ExtraEntropy":
         """Return the addition for a recovery at a version, given the usual weight."""
         raised = alarm.entropy_factor * max(usual, alarm.entropy_floor)
         return cls(max(raised - usual, 0.0), version + alarm.decay_updates, alarm.decay_updates)
@@ -75,7 +68,6 @@ class PPO(Learner):
         reducer: Reducer | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the learner; see :class:`Learner`."""
         # What is left out of advantages is what a critic expects that knows the link, beyond what
         # the policy's own says (an asymmetric actor-critic, https://arxiv.org/abs/1710.06542). It
         # is there in training alone, and adds nothing at first.
@@ -331,10 +323,7 @@ class PPO(Learner):
         self._extra_entropy = ExtraEntropy(**state["extra_entropy"])
 
     def recover(self, good: dict[str, Any], alarm: AlarmConfig) -> None:
-        """Go back to an earlier :meth:`shared_state`, and weigh the entropy more for some updates.
-
-        Version and environment steps go on.
-        """
+        """Go back to an earlier :meth:`shared_state`, but for its counts, and raise the entropy."""
         version, env_steps = self.version, self._env_steps
         PPO.load_state_dict(self, good)
         self.version, self._env_steps = version, env_steps

@@ -4,8 +4,6 @@ Left out on purpose: the learning critic's values of the observations that ended
 rollout; those of the critic that acted stand for them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -16,8 +14,7 @@ from distrlcc.learn.rollout import Rollout
 
 Float32 = NDArray[np.float32]
 
-_ROUNDING = 1e-4
-"""Greatest difference of a policy's own log-probabilities between its two implementations."""
+_ROUNDING = 1e-4  # between a policy's two implementations, of log-probabilities
 
 
 @dataclass(frozen=True, slots=True)

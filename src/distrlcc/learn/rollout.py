@@ -1,7 +1,5 @@
 """A segment of experience: what crosses from actors to learners."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -40,14 +38,10 @@ class Rollout:
     active: Bool  # [T, N], False where no agent ran: such a step is in nothing that is learned
     outcomes: Float32  # [T, N, O], what the action came to on its link; O = 0 if not asked for
     truth: Float32  # [T, N, P], what the critic alone knows of the link before the step; P may be 0
-    sequence_length: int
-    """Rows between two kept recurrent states."""
-    steps: int = 0
-    """Rows that were written, 0 to T."""
-    version: int = 0
-    """Version of the weights that acted."""
-    first_index: int = 0
-    """Global index of the first environment."""
+    sequence_length: int  # rows between two kept recurrent states
+    steps: int = 0  # rows that were written, 0 to T
+    version: int = 0  # version of the weights that acted
+    first_index: int = 0  # global index of the first environment
 
     @classmethod
     def allocate(
@@ -59,11 +53,8 @@ class Rollout:
         *,
         outcomes: int = 0,
         truth: int = 0,
-    ) -> Rollout:
-        """Allocate T = ``length`` rows of N = ``count`` environments, O and P = ``truth`` each.
-
-        Recurrent states are kept every ``sequence_length`` rows; for an MLP that is of no matter.
-        """
+    ) -> "Rollout":
+        """Allocate T = ``length`` rows of N = ``count``; states stand each ``sequence_length``."""
         shape = (length, count)
         # Recurrent states are kept at the start of each sequence; an MLP has none.
         sequence_length = sequence_length if spec.state_size else 1
@@ -103,7 +94,7 @@ class Rollout:
         active = self.active[: self.steps]
         return None if active.all() else ~active
 
-    def copy(self) -> Rollout:
+    def copy(self) -> "Rollout":
         """Return a copy that later writes do not touch, without the rows that were not written."""
         kept: dict[str, Any] = {}
         for name, array in self.arrays().items():
@@ -120,11 +111,7 @@ class Rollout:
 
 
 def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
-    """Join rollouts of several workers side by side, along ``N``; the oldest version counts.
-
-    Raises:
-        ValueError: If the rollouts differ in steps.
-    """
+    """Join rollouts of several workers side by side, along ``N``; the oldest version counts."""
     steps = sorted({r.steps for r in rollouts})
     if len(steps) != 1:
         raise ValueError(f"rollouts of different lengths {steps} cannot be joined side by side")

@@ -1,14 +1,11 @@
 """How a learner's batches and rates follow the number of ranks, and how many would still pay."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from distrlcc.learn.config import LRRule
 from distrlcc.learn.learner import Reducer, Spread
 
-_DECAY = 0.995
-"""Of what was seen in earlier minibatches."""
+_DECAY = 0.995  # of what was seen in earlier minibatches
 
 
 class Scale:
@@ -23,14 +20,7 @@ class Scale:
     def __init__(
         self, reducer: Reducer, *, own: bool = False, rule: LRRule = "sqrt", warm_up: int = 1
     ) -> None:
-        """Take what knows the number of ranks, and whether each has a batch of its ``own``.
-
-        Args:
-            reducer: The learner's.
-            own: False: settings count for all ranks together, and nothing is multiplied.
-            rule: How the learning rate follows.
-            warm_up: Updates in which it rises.
-        """
+        """Take what knows the ranks; ``own`` batches multiply, over ``warm_up`` updates."""
         self._reducer, self._own, self._rule, self._warm_up = reducer, own, rule, warm_up
         self.ranks = 1.0
         """Ranks that the learning rate is for."""
@@ -63,12 +53,9 @@ class NoiseScale:
     least number of samples; beyond it more samples save few steps.
     """
 
-    signal: float = 0.0
-    """Squared norm of the true gradient."""
-    noise: float = 0.0
-    """Trace of the covariance of one sample's gradient."""
-    samples: float = 0.0
-    """Samples in a minibatch of all ranks, the newest."""
+    signal: float = 0.0  # squared norm of the true gradient
+    noise: float = 0.0  # trace of the covariance of one sample's gradient
+    samples: float = 0.0  # samples in a minibatch of all ranks, the newest
 
     def add(self, spread: Spread, square: float) -> None:
         """Take a minibatch in, whose mean gradient has a norm with this square."""

@@ -3,8 +3,6 @@
 libbpf is the system's, or the one inside the PyPI package pylibbpf; nothing is compiled here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import importlib.util
@@ -149,10 +147,7 @@ class BpfObject:
         self._libbpf.call("bpf_map__set_initial_value", self._find("map", name), data, size)
 
     def load(self, linked: str = "") -> None:
-        """Make the maps, of which `link` will register ``linked``, and load the programs.
-
-        Raises OSError where the kernel refuses; `Libbpf.messages` has the verifier's words.
-        """
+        """Make the maps and load the programs; of an OSError `Libbpf.messages` has the reason."""
         if linked:
             ops = self._find("map", linked)
             flags = self._libbpf.call("bpf_map__map_flags", ops) | _F_LINK

@@ -5,8 +5,6 @@ emulator and COMMAND. It adopts COMMAND's orphans, and when the emulator ends, e
 reads the end of a pipe and ends all of them.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import secrets
@@ -26,8 +24,7 @@ from distrlcc.limits import limits
 
 _STATUS = struct.Struct("=Bi")
 _EXITED, _NOT_STARTED = 0, 1
-ENDED = "ended before COMMAND"
-"""The message for an outer command that failed by itself, such as a server that did not start."""
+ENDED = "ended before COMMAND"  # of an outer command that failed by itself, as an unstarted server
 _FOUND_BUT_NOT_RUN = (13, 8, 21)  # EACCES, ENOEXEC, EISDIR
 
 
@@ -35,7 +32,6 @@ class SignalDescriptor:
     """Signals as a readable descriptor; they are blocked from then on, in children too."""
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
-        """Block signals and open their descriptor."""
         self._numbers = frozenset(numbers)
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         mask = struct.pack("=QQ", sum(1 << (number - 1) for number in self._numbers), 0)

@@ -9,8 +9,6 @@ start times once all senders are ready. When one command fails the others end; a
 process.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import select
@@ -83,8 +81,7 @@ class Part:
 
     name: str  # in messages
     words: tuple[str, ...]
-    start_s: float | None = None
-    """When it begins, s after the first start time; None: at once, without waiting for one."""
+    start_s: float | None = None  # s after the first start time; None: at once, without a wait
 
 
 @dataclass

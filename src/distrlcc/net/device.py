@@ -11,8 +11,6 @@ likewise. So each level above routes one block and needs no address translation.
 Devices, addresses and routes are set through Linux's rtnetlink (see rtnetlink(7)).
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl
@@ -33,8 +31,7 @@ from distrlcc.net.udp_socket import give_room
 TUN_PATH = "/dev/net/tun"
 MTU = 1500
 INNER_NAME = "lcc-link"
-QUEUE_PACKETS = 10_000
-"""Packets that a device holds until they are read; the usual 500 would lose some unseen."""
+QUEUE_PACKETS = 10_000  # until they are read; the usual 500 would lose some unseen
 LAST_PREFIX = 30  # of a block that holds a link's two ends and no links inside
 _WHOLE = ipaddress.IPv4Network("100.64.0.0/10")
 _ANYWHERE = ipaddress.IPv4Network("0.0.0.0/0")
@@ -51,8 +48,7 @@ _SIOCGIFADDR, _SIOCGIFNETMASK, _SIOCETHTOOL = 0x8915, 0x891B, 0x8946
 _SET_TRANSMIT_CHECKSUM, _SET_SEGMENTATION = 0x17, 0x24
 _BUFFER_BYTES = 64 << 20
 _ETH_P_IP = 0x0800
-_VETH_ADDRESS = b"\x02dlcc\x01"
-"""Ethernet address, of our own making, of a pair's device that has the IP address."""
+_VETH_ADDRESS = b"\x02dlcc\x01"  # Ethernet address, our own, of a pair's device with the IP address
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 17, 20, 24
@@ -95,10 +91,7 @@ class Block:
 def free_blocks(
     enclosing: ipaddress.IPv4Network | None, taken: Iterable[ipaddress.IPv4Network]
 ) -> list[Block]:
-    """Return the blocks that a new link may take, best first.
-
-    ``enclosing`` is the block of the link around this network; ``taken`` have routes here.
-    """
+    """Return the blocks that a new link may take, in an ``enclosing`` link's block, best first."""
     if enclosing is None:
         candidates = list(_WHOLE.subnets(new_prefix=_FIRST_PREFIX))
     elif enclosing.prefixlen >= LAST_PREFIX:

@@ -5,8 +5,6 @@ that `distrlcc check link` replays mahimahi's logs through. Like mahimahi it kno
 milliseconds: an arrival is stamped with the one that it falls into.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +28,7 @@ class Direction:
     def __init__(
         self, config: DirectionConfig, generator: random.Random, *, logs: Sequence[LinkLog] = ()
     ) -> None:
-        """Start as a path with an opportunity in each millisecond and no queue, until `begin`.
-
-        ``generator`` draws losses and the queue's lottery, ``logs`` take what the bottleneck does.
-        """
+        """Start as a path of an opportunity in each millisecond and no queue, until `begin`."""
         self._config, self._generator, self._logs = config, generator, tuple(logs)
         self._delay = round(config.delay_ms * MILLISECOND)
         self._jitter = round(config.jitter_ms * MILLISECOND)

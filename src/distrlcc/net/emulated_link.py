@@ -7,8 +7,6 @@ the bottleneck, so that one delay serves both directions.
 Times are ns since the link's beginning.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from distrlcc.errors import ConfigError

@@ -14,8 +14,6 @@ One loop for senders and relay keeps the kernel's buffers from overflowing: what
 read before it sends again.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import select
@@ -41,8 +39,7 @@ from distrlcc.net.kernel_flow import TcpFlow
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
-_GRAIN_NS = 500_000
-"""Time between two wake-ups, ns: one costs as much as some packets, and serves all that are due."""
+_GRAIN_NS = 500_000  # between two wake-ups, ns: one costs as some packets, and serves all due
 _STATS = IntervalStats.names()
 
 
@@ -65,7 +62,7 @@ class StepResult(NamedTuple):
     lateness: int  # how long after its due end the step ended, ns
 
     @classmethod
-    def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> StepResult:
+    def of(cls, columns: FloatArray, action_delay: int, lateness: int) -> "StepResult":
         """Build it from the rows of `IntervalStats` and `Truth`, ``[rows, N]``."""
         count = len(_STATS)
         return cls(IntervalStats(*columns[:count]), Truth(*columns[count:]), action_delay, lateness)
@@ -130,7 +127,6 @@ class EmulatedWorld:
     """N links, each with its scenario's flows; the first flow of each is the agent's."""
 
     def __init__(self, n: int) -> None:
-        """Start without links; all N must be loaded before the first `act`."""
         self._stepping = False
         self._places: list[Place | None] = [None] * n
         self._timers = Timers()

@@ -1,7 +1,5 @@
 """A flow's record: its steps and totals, its RTTs, and how late its steps were."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct
@@ -85,7 +83,6 @@ class Ticker:
     """The clock of a sender's steps, and how late each was; a missed one is not made up for."""
 
     def __init__(self, *, now: int, step: int) -> None:
-        """Start the first step, which lasts ``step`` ns."""
         self.due = now + step  # when the present step ends, ns
         self.missed = 0  # steps that were skipped, as their time had passed
         self.count = 0  # steps that have ended
@@ -114,12 +111,11 @@ class StepLog:
     """A flow's steps in a file without a name, so that they take no memory; a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin, on the disk of a folder; raises OutputError."""
         self._folder = folder
         with writing(self._folder):
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115  (`__exit__` closes it)
 
-    def __enter__(self) -> StepLog:
+    def __enter__(self) -> "StepLog":
         return self
 
     def __exit__(self, *_: object) -> None:

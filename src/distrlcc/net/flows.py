@@ -9,8 +9,6 @@ the kernel once. Memory is bounded by the senders' windows: a packet on the link
 its bytes.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import deque
@@ -208,7 +206,6 @@ class RelayLink:
     """One link, its flows' sockets, and its events on timers of the machine's time."""
 
     def __init__(self, scenario: Scenario, timers: Timers, agent: TcpFlow | None = None) -> None:
-        """Open the flows' sockets, at rest until `begin`; ``agent`` is both ends of the first."""
         self.link = EmulatedLink(scenario)
         first, count, key = randbits(62), len(scenario.flows), token_bytes(32)
         self.relayed = [

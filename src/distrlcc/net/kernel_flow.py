@@ -8,8 +8,6 @@ with one address for both ends. Senders' packets leave the kernel by a TUN devic
 Connections begin without a handshake (TCP_REPAIR), so no round trip is known before the first.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
 import socket
@@ -88,7 +86,7 @@ class Wire:
         self._flows: dict[bytes, TcpFlow] = {}  # by the sender's port
 
     def connect(
-        self, flow: TcpFlow, mark: int, stack: ExitStack
+        self, flow: "TcpFlow", mark: int, stack: ExitStack
     ) -> tuple[socket.socket, socket.socket]:
         """Return a flow's sender and receiver, which end when the stack closes."""
         port = next(self._ports)
@@ -124,10 +122,7 @@ class TcpFlow:
     def __init__(
         self, flow: Flow, place: NDArray[np.void], mark: int, control: str, wire: Wire
     ) -> None:
-        """Open it, to send from the first `hold` on, under a ``control`` of this name.
-
-        The kernel's program finds the `PLACE` that it follows, ``[1]``, by its ``mark``.
-        """
+        """Open it, to send from the first `hold` on; the program finds its place by ``mark``."""
         self._flow, self._wire, self._control = flow, wire, control.encode()
         # The connection.
         self._stack = ExitStack()

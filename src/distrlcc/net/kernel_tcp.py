@@ -5,8 +5,6 @@ connections go on under the policy. Weights lie in two slots, of which the
 program reads the one that the generation names.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import platform
@@ -193,7 +191,7 @@ def register(
     """Load the program and register it as a congestion control, by default under a free name.
 
     ``policy`` is of `layout.POLICY`, ``label`` what `loaded_controls` calls it; with ``keep`` it
-    stays after this process. Raises ConfigError at a name, KernelError where the kernel refuses.
+    stays after this process.
     """
     # Refuse what can be refused before anything is loaded.
     name = _free_name() if name is None else name

@@ -1,7 +1,5 @@
 """The kernel's program on inputs of ours, by BPF_PROG_TEST_RUN; no socket has it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,8 +9,7 @@ from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.kernel_layout import fixed
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
-STEP, BEGIN, GUARD = 0, 1, 2
-"""Kinds of runs: observe and act, act on nothing seen, or take one acknowledgement's guard."""
+STEP, BEGIN, GUARD = 0, 1, 2  # observe and act, act on nothing seen, or take an ACK's guard
 _REPEATS = 2000
 
 
@@ -35,7 +32,6 @@ class Trial:
     """The program in this kernel, with memory that this process shares."""
 
     def __init__(self, policy: Record) -> None:
-        """Load it with a `POLICY`; raises KernelError."""
         require_kernel()
         self._object = bpf.BpfObject(PROGRAM.read_bytes())
         try:

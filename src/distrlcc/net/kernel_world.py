@@ -1,11 +1,8 @@
 """N emulated links whose agents are connections of the kernel's own TCP, stepped in real time.
 
-It is `distrlcc.net.emulated_world` with a `distrlcc.net.kernel_flow.TcpFlow` as each link's first
-flow; rivals send over UDP as they do there. Everything ends with the process. A connection that
-finds the process silent for 0.5 s follows CUBIC, and chooses anew at the next action.
+A connection that finds the process silent for 0.5 s follows CUBIC, and chooses anew at the next
+action.
 """
-
-from __future__ import annotations
 
 import select
 from contextlib import ExitStack
@@ -38,7 +35,6 @@ class KernelWorld(EmulatedWorld):
     """N links, each with its scenario's flows; the first flow of each is the kernel's TCP."""
 
     def __init__(self, n: int) -> None:
-        """Start without links; the program is loaded with the first one."""
         super().__init__(n)
         self._stack = ExitStack()
         self._agents: dict[int, TcpFlow] = {}

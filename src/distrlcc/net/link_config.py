@@ -1,7 +1,5 @@
 """An emulated link: two directions with a bottleneck, a delay and random loss, or a scenario's."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction

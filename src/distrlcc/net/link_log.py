@@ -1,9 +1,4 @@
-"""Packets at an emulated bottleneck, and their log in mahimahi's format.
-
-`distrlcc check link` and mm-graph read it.
-"""
-
-from __future__ import annotations
+"""Packets at an emulated bottleneck, and their log in mahimahi's format, as mm-graph reads it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -33,11 +28,7 @@ class LinkLog:
     """Writes a line per arrival, opportunity, departure and drop; times are ms."""
 
     def __init__(self, path: Path, port: int | None = None) -> None:
-        """Open the file; raises OutputError.
-
-        With ``port`` it has only packets to or from this UDP or TCP port, and all opportunities, so
-        that a flow's share can be told; such a log does not replay.
-        """
+        """Open the file; with a ``port`` it has only its packets, and does not replay."""
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = path.open("w", encoding="utf-8", errors="surrogateescape")
@@ -124,11 +115,7 @@ def with_mark(data: bytes) -> bytes:
 
 
 def ports(data: bytes) -> tuple[int, int] | None:
-    """Return the source and destination port of an IPv4 packet that carries UDP or TCP.
-
-    None where it carries something else, is cut short, or is a later fragment, which has none. A
-    link's devices carry IPv4 alone.
-    """
+    """Return an IPv4 packet's UDP or TCP ports; None: it has none, is cut short, or a fragment."""
     if len(data) < _IPV4_BYTES or data[0] >> 4 != 4:
         return None
     place, later_fragment = 4 * (data[0] & 15), int.from_bytes(data[6:8]) & 0x1FFF

@@ -1,7 +1,5 @@
 """The same link by mahimahi's own shells: `mm-delay`, `mm-loss` and `mm-link` in each other."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
@@ -62,10 +60,7 @@ def run_mahimahi(
     logs: Sequence[Path | None],
     outside: Sequence[str] | None,
 ) -> int:
-    """Run a command in mahimahi's shells, with ``logs`` up and down; return its exit code.
-
-    Raises ConfigError where mahimahi has no such link, and LinkError where it is not installed.
-    """
+    """Run a command in mahimahi's shells, with ``logs`` up and down; return its exit code."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distrlcc-")))
         folder.chmod(0o755)

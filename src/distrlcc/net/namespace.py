@@ -1,7 +1,5 @@
 """Network namespaces: as root, or without root in a user namespace."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

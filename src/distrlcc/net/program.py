@@ -7,8 +7,6 @@ A sender waits first as in `distrlcc.net.command_group`. A program that goes on 
 should is killed, with all that it started.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

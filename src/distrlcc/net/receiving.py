@@ -1,7 +1,5 @@
 """Receives flows over a real socket: admits senders, acknowledges, and tells how each flow went."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,10 +51,10 @@ class ReceiveServer:
         on_begin: Callable[[Session], None] = lambda _: None,
         on_end: Callable[[Received], None] = lambda _: None,
     ) -> None:
-        """Prepare, on a bound socket.
+        """Prepare, on a bound socket; it ends after ``count`` flows, 0: never.
 
         A sender that sends nothing new for ``silence_s`` is dropped, and where its place is wanted
-        after the limit ``call``. The server ends after ``count`` flows; 0: never.
+        after the limit ``call``.
         """
         self._socket, self._silence_s, self._count = socket, silence_s, count
         self._on_begin, self._on_end = on_begin, on_end

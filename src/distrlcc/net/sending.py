@@ -1,10 +1,4 @@
-"""One flow over a real socket: handshake, packets until the time is over, and the end.
-
-Read `send` top to bottom. Everything that congestion control decides is in the sans-IO
-`distrlcc.transport.sender`; this keeps its times.
-"""
-
-from __future__ import annotations
+"""One flow over a real socket: `distrlcc.transport.sender` decides, this keeps its times."""
 
 import secrets
 from collections.abc import Callable
@@ -57,8 +51,7 @@ def send(
     """Send zeros to a receiver until the time is over.
 
     ``step_ns`` gives each step's length, ns, for the minimum RTT so far, s; ``stopping`` is asked
-    at each step. ``on_open`` is called when the receiver has accepted; then the flow begins. Raises
-    LinkError where that does not answer or refuses, or the user stopped before.
+    at each step. ``on_open`` is called when the receiver has accepted; then the flow begins.
     """
     with UdpSocket(connect=remote) as socket:
         opening = _open(socket, remote, request, stopping)

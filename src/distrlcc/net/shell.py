@@ -5,8 +5,6 @@ with this process, however that ends: devices with their descriptors, the networ
 process, COMMAND's processes by their guard.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import random
@@ -45,18 +43,14 @@ class Job:
 
     link: LinkConfig
     command: Sequence[str]
-    outside: Sequence[str] | None = None
-    """A command that runs outside, from before COMMAND starts until it has ended."""
+    outside: Sequence[str] | None = None  # a command that runs outside for as long as COMMAND
     logs_up: Sequence[LinkLog] = ()
     logs_down: Sequence[LinkLog] = ()
     command_line: Sequence[str] = ()  # ours, for the logs
 
 
 def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | None]:
-    """Run a command behind an emulated link; return its exit code, and why it could not start.
-
-    It needs privileges, which `enter_user_namespace` gives; raises LinkError.
-    """
+    """Run a command behind an emulated link, with privileges; return its exit code, or why not."""
     with ExitStack() as stack:
         # Make a network for COMMAND, and the outer end where this process was.
         signals = SignalDescriptor([*_FORWARDED, *_ENDING])

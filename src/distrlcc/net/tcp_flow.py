@@ -9,8 +9,6 @@ array, or writes it to FILE. Each flow has its control, seconds, acknowledged by
 `distrlcc.net.command_group`. ``sink`` waits for so many s for a sender and its bytes.
 """
 
-from __future__ import annotations
-
 import json
 import selectors
 import socket

@@ -6,8 +6,6 @@ Linux's, and left out where they are missing. asyncio is not used, as its timers
 late.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 import select
@@ -87,7 +85,7 @@ class UdpSocket:
                 "choose another address or port"
             ) from None
 
-    def __enter__(self) -> UdpSocket:
+    def __enter__(self) -> "UdpSocket":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,10 +110,7 @@ class UdpSocket:
         return bool(select.select([self._socket], [], [], seconds)[0])
 
     def receive(self, reads: int = _READS) -> list[tuple[bytes, Address]]:
-        """Return the datagrams that have come, with their senders' addresses.
-
-        One of ``reads`` is enough where select reports again what is left.
-        """
+        """Return the datagrams that have come, by at most so many reads, with their senders."""
         found: list[tuple[bytes, Address]] = []
         for _ in range(reads):
             try:
@@ -171,10 +166,7 @@ def shown(address: Address) -> str:
 def resolve(
     text: str, what: str, default_port: int | None = None, seconds: float | None = None
 ) -> Address:
-    """Return the address that a user's ``HOST:PORT`` means; ``what`` names the argument.
-
-    A look-up has so many seconds, or `Limits.call`; raises LinkError.
-    """
+    """Return the address of a user's ``HOST:PORT``; a look-up has so many seconds, or `call`."""
     match = _PLACE.fullmatch(text)
     host, port = (match[1] or match[2], match[3]) if match else ("", None)
     number = int(port) if port else default_port

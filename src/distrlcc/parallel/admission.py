@@ -5,8 +5,6 @@ Only who knows the token (`DISTRLCC_TOKEN`) reaches the master's store from anot
 compares it with its own before it takes part.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

@@ -11,8 +11,6 @@ Both ways add the same numbers in the same order, ``((0 + 1) + (2 + 3)) + …``,
 the same bits and the clock may choose between them.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

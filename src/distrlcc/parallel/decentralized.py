@@ -7,8 +7,6 @@ by broadcast and learns from its next batch on. Read `ElasticGroup.update` top t
 around it is `distrlcc.runs.train.train`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

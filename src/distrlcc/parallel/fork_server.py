@@ -1,7 +1,5 @@
 """Preloaded by a launcher's fork server, which then removes its own socket if nothing else can."""
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import suppress

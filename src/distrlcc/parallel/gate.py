@@ -1,7 +1,5 @@
 """How processes reach other machines: they open this machine's tunnel, and ask it for ports."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets
@@ -86,7 +84,7 @@ class Gate:
             self._socket.close()
             raise _gone(error) from None
 
-    def __enter__(self) -> Gate:
+    def __enter__(self) -> "Gate":
         return self
 
     def __exit__(self, *_: object) -> None:

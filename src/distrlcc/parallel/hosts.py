@@ -4,8 +4,6 @@ There it is told the token on its standard input, and ends when that does: with 
 with whoever made it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

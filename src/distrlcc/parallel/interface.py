@@ -4,8 +4,6 @@ A host's name often resolves to a loopback address, and a VPN's interface is nev
 the routing table knows both. Addresses are IPv4.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -4,8 +4,6 @@ torchrun, Kubernetes' PyTorchJob and scripts set RANK, WORLD_SIZE, MASTER_ADDR a
 Slurm and Open MPI have names of their own for the first two, and leave the master to the user.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from distrlcc.errors import ConfigError

@@ -5,8 +5,6 @@ the others go on without a process that dies; otherwise all end with it. Either 
 a number of times: the process alone, or all from the last checkpoint.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

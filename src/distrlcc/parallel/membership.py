@@ -5,8 +5,6 @@ ask it for a quorum directly (0.6 ms) and not through torchft's Manager (10 ms):
 is a few vectors, which one broadcast restores.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

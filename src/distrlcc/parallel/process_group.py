@@ -10,8 +10,6 @@ that fails raises `PeerLostError`, and the update is done again with the next qu
         total = group.sum(np.array([1.0]))
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time
@@ -136,7 +134,7 @@ class ProcessGroup:
 
     # Joining and leaving
 
-    def __enter__(self) -> ProcessGroup:
+    def __enter__(self) -> "ProcessGroup":
         # Both of torch's transports would otherwise take what the host's name resolves to.
         inside = interface_towards(LOOPBACK) if self.spec.gate else self.interface
         os.environ["GLOO_SOCKET_IFNAME"] = inside.name

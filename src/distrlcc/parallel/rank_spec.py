@@ -1,7 +1,5 @@
 """Where a process stands in a run of several."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Starts a run's processes on this machine, or is one that torchrun started; what each one does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The master's store: small values and counts that members share outside collectives."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat
@@ -266,7 +264,7 @@ class RunWatch:
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(spec, bound), daemon=True)
 
-    def __enter__(self) -> RunWatch:
+    def __enter__(self) -> "RunWatch":
         self._thread.start()
         return self
 

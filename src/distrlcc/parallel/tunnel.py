@@ -7,8 +7,6 @@ the same certificate, whose key comes from the run's token: nobody else can. The
 of its own, and this module is its program; `distrlcc.parallel.gate` opens it and asks it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import asyncio.sslproto
 import hashlib
@@ -150,7 +148,7 @@ class _End(asyncio.Protocol):
         if self._other is not None:
             self._other.transport.resume_reading()
 
-    def _pass(self, data: bytes, to: _End) -> None:
+    def _pass(self, data: bytes, to: "_End") -> None:
         # TensorPipe's listener answers with its own address, to which a second connection is made.
         if self.answers is not None and data:
             data, self.answers = data.replace(*self.answers), None
@@ -167,7 +165,7 @@ class _End(asyncio.Protocol):
         del self._early[:count]
         return data
 
-    def join(self, other: _End) -> None:
+    def join(self, other: "_End") -> None:
         """Write to each what comes from the other, and close both with either."""
         for end, to in ((self, other), (other, self)):
             end._other = to

@@ -5,8 +5,6 @@ zero at first; it returns logits or means ``[N, A]`` and the state after the ste
 policy's likeliest action is the greatest logit's. The model's metadata hold the policy's spec.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 _OPSET = 17
 
 
-def onnx_model(policy: PolicyFile) -> onnx.ModelProto:
+def onnx_model(policy: PolicyFile) -> "onnx.ModelProto":
     """Return a policy's graph by the package onnx; raises PolicyFileError at a user's network."""
     if is_reference(policy.spec.kind):
         raise PolicyFileError(

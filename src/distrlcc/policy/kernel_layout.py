@@ -14,8 +14,6 @@ mapped:
   ``(sk, rs)``, as before 6.10; 0 for ``(sk, ack, flag, rs)``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ Gates depend on the input alone: one product computes those of a whole sequence,
 elementwise steps is left in time. Candidates go through tanh, so that the state stays within ±1.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

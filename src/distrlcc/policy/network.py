@@ -4,8 +4,6 @@ Acting is in :mod:`distrlcc.policy.numpy_policy`. Left out on purpose: separate 
 critic, which cost twice the time for no gain seen here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -73,7 +71,6 @@ class PolicyNetwork(nn.Module):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        """Take the spec."""
         super().__init__()
         self.spec = spec
         self.log_std: nn.Parameter | None = None
@@ -109,7 +106,6 @@ class UserNetwork(PolicyNetwork):
     """A network that a user brings; see `distrlcc.policy.spec.Network`."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
-        """Build the network with weights drawn from ``seed`` alone."""
         super().__init__(spec)
         assert spec.network is not None
         with torch.random.fork_rng(devices=[]):
@@ -125,7 +121,7 @@ class UserNetwork(PolicyNetwork):
         return head, values, state
 
 
-def build_network(spec: PolicySpec, seed: int = 0) -> UserNetwork | ActorCritic:
+def build_network(spec: PolicySpec, seed: int = 0) -> "UserNetwork | ActorCritic":
     """Return a spec's network with weights drawn from ``seed`` alone."""
     return ActorCritic(spec, seed) if spec.network is None else UserNetwork(spec, seed)
 
@@ -134,7 +130,6 @@ class ActorCritic(PolicyNetwork):
     """Dense layers, an optional recurrent layer, a dense one of its inputs and state, two heads."""
 
     def __init__(self, spec: PolicySpec, seed: int = 0) -> None:
-        """Build the network with weights drawn from ``seed`` alone."""
         super().__init__(spec)
         widths = (spec.observation_size, *spec.dense)
         self.trunk = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))

@@ -1,7 +1,5 @@
 """Running mean and variance of observations, mergeable across processes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ There is no random state: uniforms and normals follow from what names them, so t
 gives the same action on any machine. Neither torch nor Gymnasium is needed.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -70,7 +68,6 @@ class NumpyNetwork:
     """A policy's arrays, ready to be run: raw observations in, head and value out."""
 
     def __init__(self, spec: PolicySpec, arrays: Mapping[str, Float32]) -> None:
-        """Take the arrays named and shaped as :func:`expected_shapes` says."""
         self.spec = spec
         self._mean, self._std = arrays["normalizer.mean"], arrays["normalizer.std"]
         self.log_std: Float32 = arrays.get("log_std", np.zeros(0, np.float32))
@@ -173,12 +170,11 @@ class NumpyPolicy(NumpyNetwork):
     """Acts for N senders at once."""
 
     def __init__(self, policy: PolicyFile) -> None:
-        """Take a policy as read from a file or built by a learner."""
         super().__init__(policy.spec, policy.arrays)
         self.acting, self.notes, self.arrays = policy.acting, policy.notes, policy.arrays
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> NumpyPolicy:
+    def load(cls, path: str | os.PathLike[str]) -> "NumpyPolicy":
         """Read a policy file; see :func:`load_policy`."""
         return cls(load_policy(path))
 

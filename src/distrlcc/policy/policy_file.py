@@ -4,8 +4,6 @@ The format is safetensors with JSON metadata; it is read without torch and witho
 a file from a stranger brings no code. A plug-in that it names is run if it is on this machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import warnings
@@ -43,10 +41,8 @@ class PolicyFile:
     """What a policy file holds."""
 
     spec: PolicySpec  # the policy's inputs, outputs and network
-    arrays: dict[str, NDArray[np.float32]]
-    """Weights and normalisation, named as ``expected_shapes(spec)`` says."""
-    acting: Acting = "argmax"
-    """How to act: the likeliest action (or the mean), or a draw; evaluate both, keep the better."""
+    arrays: dict[str, NDArray[np.float32]]  # named as `expected_shapes(spec)` says
+    acting: Acting = "argmax"  # the likeliest (or mean) action, or a draw
     notes: dict[str, Any] = field(default_factory=dict)  # training notes and scores: JSON values
 
 
@@ -57,10 +53,7 @@ def save_policy(
     before_rename: Callable[[], None] | None = None,
     epoch: int = 0,
 ) -> None:
-    """Write a policy file whole or not at all, as `write_together` does.
-
-    Raises PolicyFileError if the arrays are not those of the spec, and OutputError.
-    """
+    """Write a policy file whole or not at all, as `write_together` does."""
     target = Path(path)
     _check_arrays(target, policy.spec, policy.arrays)
     header = {"spec": asdict(policy.spec), "acting": policy.acting, "notes": policy.notes}
@@ -73,10 +66,7 @@ def save_policy(
 
 
 def load_policy(path: str | os.PathLike[str]) -> PolicyFile:
-    """Read a policy file, with a warning if it is an older one without a checksum.
-
-    Raises PolicyFileError if it is missing, damaged, foreign, of another version or lacks arrays.
-    """
+    """Read a policy file, with a warning if it is an older one without a checksum."""
     source = Path(path)
     metadata, arrays = _read(source)
     if metadata.get("format") != FORMAT:
@@ -149,8 +139,7 @@ def _check_arrays(path: Path, spec: PolicySpec, arrays: Mapping[str, NDArray[Any
         )
 
 
-SHIPPED = Path(__file__).parents[1] / "policies"
-"""Where they lie, each with the row of results that belongs to it."""
+SHIPPED = Path(__file__).parents[1] / "policies"  # each with the row of results that belongs to it
 
 RUN_POLICY = "policy.safetensors"  # a policy's name in its run's folder
 

@@ -1,7 +1,5 @@
 """A policy file as the numbers that the kernel's program computes with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

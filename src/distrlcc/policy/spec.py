@@ -1,7 +1,5 @@
 """What a policy is: all that is needed to build its network and to put it to use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -15,8 +13,7 @@ from distrlcc.plugins import Registry, having, is_pinned, is_reference, short
 ActionKind = Literal["discrete", "continuous"]
 Activation = Literal["relu", "tanh"]
 
-DEFAULT = "one"
-"""The shipped policy that is taken where none is named."""
+DEFAULT = "one"  # the shipped policy that is taken where none is named
 PREFERENCE, DELAY_WEIGHTS = "preference", "delay_weights"
 """Options of a policy whose last input is a preference: the default, and the prices of delay that
 0 and 1 stand for."""
@@ -29,14 +26,14 @@ class Network(Protocol):
     `module` may import torch: a sender has none.
     """
 
-    def state_size(self, spec: PolicySpec) -> int:
+    def state_size(self, spec: "PolicySpec") -> int:
         """Return H, the width of the recurrent state; 0 without one."""
         return 0
 
-    def shapes(self, spec: PolicySpec) -> dict[str, tuple[int, ...]]:
+    def shapes(self, spec: "PolicySpec") -> dict[str, tuple[int, ...]]:
         """Return the shapes of the module's parameters by name."""
 
-    def module(self, spec: PolicySpec) -> Any:
+    def module(self, spec: "PolicySpec") -> Any:
         """Return a ``torch.nn.Module`` with weights drawn from torch's generator.
 
         It is called with observations ``[L, B, D]``, starts ``[L, B]``, True where the state is
@@ -59,37 +56,28 @@ NETWORKS: Registry[Network | None] = Registry(
     "network", dict.fromkeys(("mlp", "lstm", "mingru")), having("state_size shapes module step")
 )
 """Ours have None: `distrlcc.policy.network` and `distrlcc.policy.numpy_policy` have them."""
-BODY = "body."
-"""Before the names of the parameters of a user's network."""
+BODY = "body."  # before the names of the parameters of a user's network
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
     """A policy's inputs, outputs and network."""
 
-    observation: str
-    """Name of the observation the policy was trained on."""
-    observation_size: int
-    """Numbers in one observation."""
-    action: str
-    """Name of the action set."""
+    observation: str  # name of the observation the policy was trained on
+    observation_size: int  # numbers in one observation
+    action: str  # name of the action set
     action_kind: ActionKind
     """``discrete``: one of ``action_size`` actions; ``continuous``: a vector of that length."""
-    action_size: int
-    """Number of actions, or length of the action vector."""
+    action_size: int  # number of actions, or length of the action vector
     kind: str = "mlp"
     """``mlp``: dense layers; ``lstm`` or ``mingru``: dense layers, then one recurrent layer; or a
     reference to a `Network`."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Layer widths; the last one is the recurrent layer's, if any (Indigo: ``(32,)``)."""
+    hidden: tuple[int, ...] = (64, 64)  # layer widths; the last is the recurrent layer's, if any
     post_hidden: int = 0
     """Width of a dense layer after the recurrent one, whose input and state it reads; 0: none."""
-    activation: Activation = "relu"
-    """Activation of the dense layers."""
-    step_ms: float = 10.0
-    """Length of one step, ms, where ``interval_rtts`` is None."""
-    interval_rtts: float | None = None
-    """Length of one step in the sender's own round-trip times."""
+    activation: Activation = "relu"  # activation of the dense layers
+    step_ms: float = 10.0  # length of one step, ms, where `interval_rtts` is None
+    interval_rtts: float | None = None  # length of one step in the sender's own round-trip times
     pacing: float = 0.0
     """Packets of a window leave at this many windows per smoothed round trip; 0: as it allows."""
     guard: float = 0.0
@@ -164,10 +152,7 @@ class PolicySpec:
 
     @property
     def preference(self) -> float | None:
-        """The preference of a user that states none, from 0 (throughput) to 1 (delay).
-
-        None where the policy has no preference for its last input.
-        """
+        """A user's that states none, from 0 (throughput) to 1 (delay); None: it is no input."""
         said = self.options.get(PREFERENCE)
         return None if said is None else float(said)
 

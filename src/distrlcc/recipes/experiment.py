@@ -1,7 +1,5 @@
 """What is measured of a recipe, so that it can be measured again elsewhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from distrlcc.evaluation.benchmark import BESIDE, RECOVERY, RIVALS, TOGETHER, Benchmark
@@ -24,21 +22,14 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is trained, what must be there before, and where it is scored.
-
-    Commands are `distrlcc`'s; ``FOLDER`` stands for the experiment's own.
-    """
+    """What is trained, what is there before, and where it is scored; ``FOLDER`` is its own."""
 
     name: str
-    train: str
-    """To which seed and place are added."""
+    train: str  # to which seed and place are added
     benchmarks: tuple[Benchmark, ...]
-    prepare: str = ""
-    """Runs once, before the training."""
-    blind: bool = False
-    """Nothing is chosen by the reward: the first seed's policy is shipped, not the best."""
-    page: str = ""
-    """Its page in the documentation, if not that of its name."""
+    prepare: str = ""  # runs once, before the training
+    blind: bool = False  # nothing is chosen by reward: the first seed's policy is shipped
+    page: str = ""  # its page in the documentation, if not that of its name
 
 
 _COLLECT = "collect oracle --recipe gail --steps 500000 --out FOLDER/data"

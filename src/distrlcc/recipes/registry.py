@@ -1,7 +1,5 @@
 """Every recipe, by its name: our own, from the demo's to the policies to take, and papers'."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from distrlcc.config import from_dict, read_toml

@@ -1,7 +1,5 @@
 """Trains a recipe anew, once per seed, and scores what comes out on links it has never seen."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -25,17 +23,12 @@ class SeedRun:
     """How far one seed is; kept as JSON, so that what was stopped goes on."""
 
     seed: int
-    train: list[str]
-    """The words of the training's command."""
-    version: str = __version__
-    """Version of distrlcc that trains it."""
-    cpu_seconds: float = 0.0
-    """CPU time of the training, over all its parts."""
+    train: list[str]  # the words of the training's command
+    version: str = __version__  # version of distrlcc that trains it
+    cpu_seconds: float = 0.0  # CPU time of the training, over all its parts
     trained: bool = False
-    steps: int = 0
-    """Environment steps, once it is trained, as is the next."""
-    held_out_reward: float = 0.0
-    """On the validation links, by which training chose among its checkpoints."""
+    steps: int = 0  # environment steps, once it is trained, as is the next
+    held_out_reward: float = 0.0  # on the validation links, which chose its checkpoint
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     """Means over links by benchmark and metric; what was not scored yet is missing."""
 
@@ -59,19 +52,13 @@ class Reproduction:
 
     experiment: Experiment
     folder: Path
-    command: Callable[[Sequence[str]], int]
-    """Runs a `distrlcc` command in this process and returns its exit code."""
-    tell: Callable[[str], None]
-    """Takes a line for each step."""
+    command: Callable[[Sequence[str]], int]  # runs a `distrlcc` command here; its exit code
+    tell: Callable[[str], None]  # takes a line for each step
     progress: Callable[[Sequence[Any], Callable[[Any], str]], Iterable[Any]] = _unsaid
     """Yields what is scored, and may say what each is and how long the rest takes."""
 
     def row(self, seeds: Sequence[int]) -> ResultRow:
-        """Train and score what is not there yet, and return the row of all.
-
-        Raises:
-            SystemExit: A command ended with this exit code; what was done stays, to go on with.
-        """
+        """Train and score what is not there yet, and return the row of all."""
         require_writable(self.folder)
         done = self.folder / "prepared"
         if self.experiment.prepare and not done.exists():
@@ -108,12 +95,7 @@ class Reproduction:
         row.save(folder / f"{row.recipe}.json")
 
     def _run(self, seed: int) -> SeedRun:
-        """Train and score a seed, as far as that was not done yet.
-
-        Raises:
-            ConfigError: Another version of distrlcc, or another command, trained the run.
-            DatasetError: What is kept of it is damaged.
-        """
+        """Train and score a seed, as far as that was not done yet."""
         kept, place = self.folder / f"seed-{seed}.json", self.folder / f"seed-{seed}"
         words = [*self._placed(self.experiment.train), "--seed", str(seed), "--out", str(place)]
         run = SeedRun(seed, words)

@@ -1,9 +1,4 @@
-"""A recipe's row of results: what its training runs scored, and whether others agree with it.
-
-Kept as JSON beside the policy that it belongs to.
-"""
-
-from __future__ import annotations
+"""A recipe's results, JSON beside its policy: its runs' scores, and whether others agree."""
 
 import json
 import math
@@ -27,10 +22,8 @@ _T = TypeVar("_T", bound="DataclassInstance")
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5% points of Student's t with 1 to 9 degrees of freedom."""
-DIGITS = 2
-"""Differences of so many units in the last digit that is shown are none."""
-TOLERATED = 0.1
-"""Share of the scores that may differ: of 95% intervals one in twenty does by chance."""
+DIGITS = 2  # differences of so many units in the last digit that is shown are none
+TOLERATED = 0.1  # share of scores that may differ: of 95% intervals one in twenty does by chance
 
 
 @dataclass(frozen=True)
@@ -38,16 +31,12 @@ class ResultRow:
     """Scores of a recipe's training runs, one for each seed."""
 
     recipe: str
-    version: str
-    """Of distrlcc."""
-    steps: int
-    """Environment steps of each run."""
+    version: str  # of distrlcc
+    steps: int  # environment steps of each run
     seeds: tuple[int, ...]
     cpu_minutes: tuple[float, ...]
-    shipped: int
-    """The seed with the best score on validation links: its policy ships, if none is `refined`."""
-    scores: dict[str, dict[str, tuple[float, ...]]]
-    """By suite and metric, one for each seed."""
+    shipped: int  # seed with the best score on validation links; it ships, if none is `refined`
+    scores: dict[str, dict[str, tuple[float, ...]]]  # by suite and metric, one for each seed
     peers: dict[str, dict[str, dict[str, float]]]
     """Of schemes on the same links, by suite, scheme and metric."""
     refined: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -72,7 +61,7 @@ class ResultRow:
         student = _STUDENT[min(count - 2, len(_STUDENT) - 1)]
         return student * stdev(values) * math.sqrt(1 / count + (1 / others if others else 0.0))
 
-    def differences(self, other: ResultRow) -> list[str]:
+    def differences(self, other: "ResultRow") -> list[str]:
         """Return a line for each score in which another row's runs do not agree with these.
 
         They agree where the difference of the means lies within the 95% interval that the spread
@@ -116,7 +105,7 @@ class ResultRow:
         write_atomically(path, f"{text}\n".encode())
 
     @classmethod
-    def load(cls, path: Path) -> ResultRow:
+    def load(cls, path: Path) -> "ResultRow":
         """Read what `save` wrote; raises DatasetError."""
         return read_result(path, cls, "row of results", "write it again")
 

@@ -1,7 +1,5 @@
 """The page of results, from the rows that come with the package alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -39,10 +37,7 @@ def _lines(rows: Iterable[Sequence[str]]) -> str:
 
 
 def gates_table(row: ResultRow) -> list[tuple[str, ...]]:
-    """Return the cells of the scorecard's gates, a row's means over its runs, and what ships.
-
-    What passes is bold.
-    """
+    """Return the cells of the scorecard's gates, a row's means and what ships; passes are bold."""
     table: list[tuple[str, ...]] = []
     for (label, key), gate in GATES.items():
         if key not in row.scores.get(label, {}):

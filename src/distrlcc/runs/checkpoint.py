@@ -13,8 +13,6 @@ A file is written under a temporary name beside its place, synced and renamed ov
 a process that is killed while writing leaves the last good file.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ action that follows the scheme that drives the links. Of several schemes each li
 the greatest return there.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path

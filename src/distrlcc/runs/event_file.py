@@ -1,7 +1,5 @@
 """TensorBoard's event file, written at once: a thread of its own would raise where no one hears."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 from contextlib import suppress

@@ -3,8 +3,6 @@
 In the simulator, whatever the world of the training: the score then depends on the policy alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

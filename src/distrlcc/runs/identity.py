@@ -1,7 +1,5 @@
 """Versions of what ran, and what every member of a group must have in common."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os
@@ -51,7 +49,7 @@ def versions() -> dict[str, Any]:
     return {**package_versions(), **here, "command": sys.argv, "date": date}
 
 
-def identity(config: DataclassInstance | None, **others: str | int) -> dict[str, str]:
+def identity(config: "DataclassInstance | None", **others: str | int) -> dict[str, str]:
     """Return the versions, the configuration if any, and whatever else members must agree on."""
     versions = package_versions()
     return {

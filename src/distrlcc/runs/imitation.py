@@ -1,7 +1,5 @@
 """Imitation from a data set: the `Source` of its epochs, and a run of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

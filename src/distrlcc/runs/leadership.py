@@ -6,8 +6,6 @@ leader that has not looked for newer epochs yet will find one, and of one that l
 rename will fail. So each rename comes after a look, and each temporary file before it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run measures: a line per update in ``metrics.jsonl``, and TensorBoard's event files."""
 
-from __future__ import annotations
-
 import errno
 import json
 import numbers

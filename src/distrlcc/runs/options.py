@@ -1,7 +1,5 @@
 """What a command says of a run beside its configuration; without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -10,8 +10,6 @@ an episode. Speed is measured here over the last seconds, so pauses for scoring 
 when something is reported, so no thread competes with training.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings
@@ -80,7 +78,7 @@ class Progress:
         if show and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         if self._live is not None:
             self._live.start()
         return self
@@ -207,7 +205,7 @@ class RemoteProgress:
         self.below: Callable[[], Table] | None = None
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=MOST_CALLS)
 
-    def __enter__(self) -> RemoteProgress:
+    def __enter__(self) -> "RemoteProgress":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """What rank 0 does after an update: score, save, log and show."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -91,7 +89,7 @@ class Recorder:
         self._noted_late = self._unsaved = False
         self.policy_path = ""  # where this process has written the run's policy
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -1,7 +1,5 @@
 """A run's whole configuration; a recipe is a file of one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """A run's state: learner, scores and counters, with the source of its batches."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -291,7 +289,7 @@ class RunState:
             self.counters = from_dict(Counters, state["counters"], source="counters")
             self.best, self._average = _weights(state["best"]), _weights(state.get("average"))
 
-    def load(self, run: RunDirectory, note: Callable[[str], None] = say) -> None:
+    def load(self, run: "RunDirectory", note: Callable[[str], None] = say) -> None:
         """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
 
         ``note`` takes lines for the user. Raises CheckpointError.
@@ -301,7 +299,7 @@ class RunState:
             self.load_state_dict(loaded)
 
 
-def require_more(config: RunConfig | ImitateConfig, run: RunDirectory) -> None:
+def require_more(config: RunConfig | ImitateConfig, run: "RunDirectory") -> None:
     """Raise ConfigError where nothing is left to do, not even to score it for the last time.
 
     Raises CheckpointError.

@@ -1,7 +1,5 @@
 """Where a run's batches come from: the seam, and the environments of this process."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -70,7 +68,7 @@ class Share:
     count: int
 
     @classmethod
-    def of(cls, config: RunConfig, slot: int, size: int) -> Share:
+    def of(cls, config: RunConfig, slot: int, size: int) -> "Share":
         """Return a slot's share, whole links; late joiners (``size`` on) add theirs.
 
         Raises ConfigError where there is not one environment for each.

@@ -1,7 +1,5 @@
 """Ends a run in good order when the user or the system asks for it."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -29,7 +27,7 @@ class Stopper:
         self._old: dict[int, Any] = {}
         self._heard = 0.0
 
-    def __enter__(self) -> Stopper:
+    def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if self._launched and number == signal.SIGINT:

@@ -1,7 +1,5 @@
 """A run that is stored: its name is claimed, what is missing here is fetched, its end is stored."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

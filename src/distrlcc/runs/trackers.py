@@ -5,8 +5,6 @@ server that is slow or dead holds no rank up, and one that comes back gets what 
 in the run's folder keeps which run of theirs it is, and a resume goes on in that.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

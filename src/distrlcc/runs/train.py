@@ -3,8 +3,6 @@
 docs/architecture.md has a table of which `Source`, `Learner` and `Group` make each way.
 """
 
-from __future__ import annotations
-
 import numbers
 import time
 from dataclasses import dataclass, field, replace

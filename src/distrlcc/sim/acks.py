@@ -1,7 +1,5 @@
 """A packet's fate after the bottleneck: random loss, jitter, and ACKs that are shaped."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -69,9 +67,8 @@ def acknowledge(
 ) -> Any:
     """Return when a packet is acknowledged on a link that shapes ACKs, and the newest such time.
 
-    ``back`` is when its ACK would come without any wait, ``tail`` its record in the ring. The
-    next packet may change the time of one that the receiver holds: then a third value is the
-    row of the log that has it, else 0.
+    ``back`` is when its ACK would come unshaped, ``tail`` its record. Third is the log's row of one
+    that the receiver holds, whose time the next packet may change, or 0.
     """
     back = max(back, flow[col.NEWEST])
     whole = seq == flow[col.EXPECTED]

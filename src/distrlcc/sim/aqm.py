@@ -8,8 +8,6 @@ for each packet, a row of float64 where `distrlcc.sim.live_queue` compiles it. T
 numbers in any unit, below 2^53.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -56,8 +54,7 @@ def pie_row(reference: int, max_burst: int, unit: int) -> list[float]:
 def codel_fate(row: Any, now: int, arrival: int, backlog: int, capable: bool) -> int:
     """Return what CoDel does with a packet taken from the queue (RFC 8289, section 5.5 f.).
 
-    After a drop the next packet is taken at the same time; after a mark the packet leaves. An empty
-    queue counts as a packet that arrives now. ``backlog`` is the bytes that are left behind.
+    An empty queue counts as a packet that arrives now; ``backlog`` are the bytes left behind.
     """
     # Has the wait been above the target for an interval?
     may_drop = False

@@ -1,7 +1,5 @@
 """A link's capacity: opportunities, integrals of its rate, and the window that fills it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from distrlcc.control.compiled import njit
@@ -59,9 +57,7 @@ def best_window(
 ) -> Any:
     """Return the window that fills the link from ``time`` on with about one packet queued.
 
-    In flight are the packets that departed within the last round trip, and one in service. One step
-    of foresight lets the window follow a link that changes (the oracle's knowledge). Behind a
-    policer the window is what that lets through.
+    That is what departs within a round trip, with one step of foresight, or passes a policer.
     """
     end = time + step
     begin = end - rtts[row_at(link, times, time)] - extra

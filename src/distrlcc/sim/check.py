@@ -7,8 +7,6 @@ Half of the scenarios have round numbers (a packet per millisecond, delays and s
 milliseconds). Ties happen there, and two programs come apart.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ A head names columns and their units: ``time_ms,throughput_kbps``, ``Time [s]``,
 A reader is told what was assumed, and a cell without meaning is refused.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from datetime import datetime

@@ -1,9 +1,4 @@
-"""The links behind the named suites: random, cellular, Aurora's, Indigo's, Genet's and shared ones.
-
-Each generated link's parameters are draws that are named by suite, split and index.
-"""
-
-from __future__ import annotations
+"""The links behind the named suites; each parameter is a draw named by suite, split and index."""
 
 import math
 from collections.abc import Callable
@@ -140,8 +135,7 @@ def with_fall(link: Link, u: list[float]) -> Link:
     return replace(link, changes=(Change(3.0, rate_mbps=left),))
 
 
-_PER_100_MS = 8 * PACKET_BYTES / 1e5
-"""A packet in each 100 ms, Mbit/s: rates that are multiples of it have short periods."""
+_PER_100_MS = 8 * PACKET_BYTES / 1e5  # a packet in 100 ms, Mbit/s: its multiples have short periods
 
 
 def in_whole_ms(link: Link, u: list[float]) -> Link:
@@ -224,10 +218,7 @@ def cellular_link(split: str, index: int) -> Scenario:
 
 
 def training_link(split: str, index: int) -> Scenario:
-    """100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets (log-uniform), loss to 5%.
-
-    A link lasts 200 round trips: 400 monitor intervals.
-    """
+    """100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets (log-uniform), loss to 5%."""
     u = draws("aurora", split, index, 4)
     delay = round(50.0 + 450.0 * u[1], 3)
     link = Link(

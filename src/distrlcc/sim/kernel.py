@@ -40,8 +40,6 @@ caller enlarges the ring and calls again, and nothing has changed but the time t
 # ruff: noqa: C901, SIM102 - one function, for state in locals is what makes it fast; and numba
 # leaves out what stands under `x is not None`, alone in its condition, where x is None.
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

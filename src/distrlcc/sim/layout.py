@@ -1,7 +1,4 @@
-"""Which column of the simulator's arrays holds what.
-
-Times are int64 nanoseconds, counts are packets. N is environments, K flows each, F = N * K.
-"""
+"""Columns of the simulator's arrays of N links, K flows each, F = N * K: int64 ns, or packets."""
 
 FOREVER = 1 << 62  # a time that never comes, and a queue limit that is never reached
 
@@ -162,5 +159,4 @@ TOTAL_USED = 5  # packets' worth that was used since the episode's start
 TOTAL_CAPACITY = 6  # the same of what it could carry, behind a policer alone
 LINK_RESULTS = 7
 
-HISTOGRAM_BINS = 1408
-"""Bins of a delay histogram; bin b starts at 100 us * (1.01**b - 1), the last holds the rest."""
+HISTOGRAM_BINS = 1408  # of delays: bin b starts at 100 us * (1.01**b - 1), the last holds the rest

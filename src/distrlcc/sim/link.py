@@ -11,8 +11,6 @@ A mahimahi log has lines ``T + SIZE`` (arrival), ``T # 1504`` (opportunity), ``T
 name the queue and the base timestamp, which is the trace's time zero.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -237,10 +235,7 @@ def _require_replayable(log: Log) -> None:
 
 
 def replay(log: Log, trace: Trace) -> Replay:
-    """Feed a log's arrivals to the link model and compare all that it says happened.
-
-    Raises TraceError where that cannot be: another queue, some packets alone, or a late end.
-    """
+    """Feed a log's arrivals to the link model and compare all that it says happened."""
     _require_replayable(log)
     queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []

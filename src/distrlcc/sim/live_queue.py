@@ -6,8 +6,6 @@ leaves it. `serve` lets these events happen in the order of their times, at one 
 first. One ring for each link holds its packets: first those in the queue, then those in the hop.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -285,10 +283,7 @@ def serve(
     until: int,
     end: int,
 ) -> Any:
-    """Let the link's events up to a time happen, but none at ``end`` except departures.
-
-    Returns whether it stopped at a packet whose ACK may be a flow's next event.
-    """
+    """Let the link's events up to a time happen; return whether an ACK may be a flow's next one."""
     while True:
         leaves = FOREVER
         if link[col.QUEUE_HEAD] < link[col.QUEUE_TAIL]:

@@ -1,9 +1,4 @@
-"""The links behind the suite ``world``, on which a policy for every link is trained, and ``flows``.
-
-Nearly all that the other suites have is mixed here.
-"""
-
-from __future__ import annotations
+"""The links of ``world``, on which a policy for every link is trained, and ``flows``: all mixed."""
 
 from dataclasses import replace
 

@@ -17,8 +17,6 @@ below a probability of 10%. A droptail marks such an arrival if it holds more th
 with it, the step of RFC 8257.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable
@@ -115,12 +113,7 @@ class CoDel(DropTail):
         on_drop: Callable[[int, Packet], None] | None = None,
         ecn: bool = False,
     ) -> None:
-        """Start empty.
-
-        Waiting for ``target`` is acceptable for good, for longer during an ``interval``. `pop`
-        calls ``on_drop`` with the time and packet of each drop. With ``ecn`` it marks packets that
-        take marks.
-        """
+        """Start empty; `pop` calls ``on_drop`` with time and packet; with ``ecn`` it marks."""
         super().__init__(packets, bytes_)
         self._row = aqm.codel_row(target, interval)
         self._on_drop = on_drop
@@ -154,11 +147,7 @@ class PIE(DropTail):
         bytes_: int | None = None,
         ecn: bool = False,
     ) -> None:
-        """Start empty at time zero.
-
-        It keeps to the waiting time ``reference``, drops nothing for ``max_burst`` after quiet, and
-        has a millisecond of ``unit``; ``draw`` draws a lot in [0, 1); for the others see `CoDel`.
-        """
+        """Start empty at time 0; a ms is ``unit``, and ``draw`` draws a lot in [0, 1)."""
         super().__init__(packets, bytes_)
         self.row = aqm.pie_row(reference, max_burst, unit)
         self._draw = draw
@@ -240,12 +229,7 @@ class QueueSpec:
         draw: Callable[[Packet], float],
         on_drop: Callable[[int, Packet], None] | None = None,
     ) -> DropTail:
-        """Make an empty queue.
-
-        ``unit`` is one millisecond in the link's unit of time. ``draw`` draws a packet's lot of
-        PIE's lottery, in [0, 1). ``on_drop`` gets the time and packet of each drop that is not
-        an arrival's.
-        """
+        """Make an empty queue of ``unit`` a ms; ``on_drop`` gets drops that are no arrival's."""
         limits, ecn = (self.packets, self.bytes), self.mark is not None
         if self.kind in _TIMES:
             first, second = (value * unit for _, value in self.times_ms)

@@ -6,8 +6,6 @@ sender that real sockets use. Queues are explicit, a packet's fate is found when
 every event stands in a heap. About a thousand times slower, and the judge.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -6,8 +6,6 @@ next ACK of both at the first ring's head. `scores` also holds a record for each
 when it was sent, and its fate. All other links never come here: there a gap is a loss.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from distrlcc.control.compiled import njit
@@ -107,10 +105,7 @@ def send(flow: Any, scores: Any, seq: int, now: int) -> None:
 
 @njit
 def receive(flow: Any, scores: Any, seq: int, rtt: int, now: int, backoff: int) -> Any:
-    """Take a packet's ACK; return how many it takes out of flight, 0 if found lost before.
-
-    And whether it shows that the newest recovery or timeout was spurious.
-    """
+    """Take an ACK; return how many packets left flight, and if a recovery was spurious."""
     place = place_of(flow, seq)
     fate = scores[place, FATE]
     scores[place, FATE] = ACKED

@@ -19,8 +19,6 @@ Declarative and frozen, so that it can be written to TOML and read back::
     start_s = 5.0
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,18 +1,7 @@
 """N scenarios in one batch: the arrays that the compiled kernel advances, and their set-up.
 
-Use::
-
-    simulator = Simulator(n_links=256)
-    for n, scenario in enumerate(scenarios):
-        simulator.load(n, scenario)
-    simulator.control[:, CWND] = windows   # [N * K] packets; read of agents' flows
-    simulator.advance(10_000_000)          # 10 ms
-    stats = simulator.stats()              # IntervalStats of [N * K]
-
 Links of one batch may have fewer flows than K: the others' rows then stand still.
 """
-
-from __future__ import annotations
 
 import sys
 from functools import cache
@@ -278,11 +267,7 @@ class Simulator:
             self._make_room(stuck)
 
     def _choose_kernel(self) -> tuple[Any, ...]:
-        """Return the kernel, its rows `aqm`, its `schemes`, EWMAs and histograms.
-
-        Absent parts are compiled away. A batch that keeps histograms or a log gets the kernel with
-        schemes, so that fewer variants are compiled.
-        """
+        """Return the kernel, `aqm`, `schemes`, EWMAs, histograms; what is absent costs nothing."""
         ewmas, histograms = (a if a.size else None for a in (self.ewmas, self.histograms))
         logs = self.log.size > 0
         schemes = True if self._with_schemes or histograms is not None or logs else None
@@ -419,7 +404,7 @@ class _Places:
         return np.array([(self.used, 0), *free], np.int64)
 
     @classmethod
-    def of(cls, state: Any) -> _Places:
+    def of(cls, state: Any) -> "_Places":
         """Return what `state` gave."""
         (used, _), *free = np.asarray(state).tolist()
         places = cls(used)
@@ -461,8 +446,7 @@ def _enlarged(array: IntArray, length: int) -> IntArray:
     return np.concatenate([array, rest])
 
 
-_PARTS = "queue rules", "schemes", "averages", "histograms", "a log"
-"""Parts that a variant of the kernel may have."""
+_PARTS = "queue rules", "schemes", "averages", "histograms", "a log"  # of a variant of the kernel
 
 
 @cache

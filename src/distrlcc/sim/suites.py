@@ -6,8 +6,6 @@ with seeds that never meet. Suites of given links (Indigo's, files, folders) hav
 all splits; their random losses differ, and ``train`` starts traces anywhere.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys
@@ -28,12 +26,9 @@ from distrlcc.sim.scenario import Link, Scenario
 from distrlcc.sim.trace import expanded, load_trace
 from distrlcc.types import NANOSECONDS
 
-MIN_TRACE_S, MAX_TRACE_S = 30.0, 4 * 3600.0
-"""Bounds of a trace's scenario, s."""
-TEST_LINKS = 512
-"""Scenarios of a generated suite that are evaluated unless another number is asked for."""
-_SUFFIXES = (".up", ".down", ".trace")
-"""A file of a folder that has one of these must be a trace; any other may be one."""
+MIN_TRACE_S, MAX_TRACE_S = 30.0, 4 * 3600.0  # bounds of a trace's scenario, s
+TEST_LINKS = 512  # scenarios of a generated suite that are evaluated unless told otherwise
+_SUFFIXES = (".up", ".down", ".trace")  # these must be traces in a folder; other files may be
 _SHOWN = 5  # files of a folder that are left out by name
 
 
@@ -41,12 +36,9 @@ _SHOWN = 5  # files of a folder that are left out by name
 class Suite:
     """A family of scenarios."""
 
-    build: Callable[[str, int], Scenario]
-    """From split and index to the scenario."""
-    held_out: int
-    """Scenarios in ``validation`` and in ``test``; ``train`` has as many as wanted."""
-    most_flows: int = 1
-    """The greatest number of flows of a scenario."""
+    build: Callable[[str, int], Scenario]  # from split and index to the scenario
+    held_out: int  # scenarios in `validation` and in `test`; `train` has as many as wanted
+    most_flows: int = 1  # the greatest number of flows of a scenario
 
     def __post_init__(self) -> None:
         check_fields(self, "held_out most_flows", 1)
@@ -147,10 +139,9 @@ SUITES: Registry[Suite] = Registry("suite", _OURS, _suite)
 def trace_suite(
     paths: Iterable[str], delay_ms: float = 20.0, queue: str = "100", loss: float = 0.0
 ) -> Suite:
-    """Make a suite of trace files: links of a one-way delay, a queue and losses, one period each.
+    """Make a suite of traces: links of a one-way delay, a queue and losses, one period each.
 
-    `distrlcc.sim.queues` says how a queue reads. A period below `MIN_TRACE_S` is repeated until
-    then. A bad file is a `TraceError`.
+    `distrlcc.sim.queues` says how a queue reads. A period below `MIN_TRACE_S` is repeated.
     """
     scenarios, spec = [], parse_queue(queue)
     limits: dict[str, Any] = {"queue_packets": spec.packets, "queue_bytes": spec.bytes}
@@ -225,10 +216,7 @@ def _resolve_trace(link: Link, base: Path) -> Link:
 
 
 def load_suite(name: str) -> Suite:
-    """Return the suite of a name or reference, a link's id, a TOML file or folder of traces.
-
-    Raises ConfigError, and TraceError where a file of the folder is no trace.
-    """
+    """Return the suite of a name or reference, a link's id, a TOML file or folder of traces."""
     if is_suite(name):
         return SUITES[name]
     if is_suite(_parted(name)[0]):
@@ -301,8 +289,7 @@ def check_agents(scenario: Scenario, most: int = 1) -> None:
         )
 
 
-BEST_CWND = "best-cwnd"
-"""Not a scheme but a window: the link's best constant one, as `with_scheme` has it."""
+BEST_CWND = "best-cwnd"  # no scheme but a window, the best constant one: see `with_scheme`
 
 
 def with_scheme(scenario: Scenario, scheme: str) -> Scenario:

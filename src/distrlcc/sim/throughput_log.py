@@ -3,8 +3,6 @@
 A sender that filled its link measured the link; of any other the trace is only what it took.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -275,11 +273,7 @@ KINDS: dict[str, tuple[Callable[..., ThroughputLog], str]] = {
 
 
 def read_throughput(path: str, kind: str, columns: str = "", unit: str = "") -> ThroughputLog:
-    """Return what a log of a kind says of a link, one of `KINDS`.
-
-    For columns and unit of a CSV see `distrlcc.sim.csv_log`. Raises ConfigError at those, and
-    TraceError at a file that is no such log, or too long.
-    """
+    """Return what a log of one of `KINDS` says of a link; for a CSV see `distrlcc.sim.csv_log`."""
     if kind != "csv" and (columns or unit):
         raise ConfigError(f"--columns and --unit are for --from csv; {kind} has its own")
     parse, expected = KINDS[kind]

@@ -6,8 +6,6 @@ file is a time in ms at which the link may send one packet of `PACKET_BYTES`. Eq
 several opportunities. After the last line the trace wraps.
 """
 
-from __future__ import annotations
-
 import codecs
 import difflib
 import os
@@ -204,10 +202,7 @@ def parse_trace(data: bytes, name: str) -> Trace:
 
 
 def looks_like(data: bytes, name: str) -> tuple[str, str]:
-    """Return the kind of log that a file's beginning is of, and what to do with the file.
-
-    Both are empty if its form is unknown; a form that cannot be read has no kind.
-    """
+    """Return the kind of log that a file's beginning is of, if read, and what to do with it."""
     head = data[:4096].removeprefix(codecs.BOM_UTF8)
     found = (what for form, what in _FORMS.items() if re.match(form, head, re.MULTILINE))
     what = next(found, "")

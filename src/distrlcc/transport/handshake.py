@@ -1,9 +1,4 @@
-"""The handshake, one round trip: a sender's `Opening` and a receiver's `Admission`, sans-IO.
-
-`distrlcc.net.sending` and `distrlcc.net.receiving` drive them.
-"""
-
-from __future__ import annotations
+"""The handshake, one round trip: a sender's `Opening` and a receiver's `Admission`, sans-IO."""
 
 import secrets
 from collections import Counter
@@ -28,7 +23,6 @@ class Repeat:
     """When to send a datagram again that was not answered: waits that double, and an end."""
 
     def __init__(self, limit: int, *, now: int) -> None:
-        """Make the first sending due at once, and the last one within ``limit`` ns."""
         self._wait = _FIRST_WAIT
         self._end = now + limit
         self._due = now
@@ -58,10 +52,7 @@ class Opening:
     """Sends HELLO until it is answered."""
 
     def __init__(self, hello: Hello, limit: int = 10 * NANOSECONDS, *, now: int) -> None:
-        """Start, and fail after ``limit`` ns; session and nonce must be random and new.
-
-        Raises WireError if the request does not fit into a HELLO.
-        """
+        """Start, and fail after ``limit`` ns; session and nonce must be random and new."""
         self.hello = hello
         self.failure = ""  # why it was refused or got no answer: one line
         self.answer: Answer | None = None  # the receiver's parameters, once it has accepted
@@ -156,10 +147,7 @@ class Admission:
     """Answers HELLOs, and knows the open sessions."""
 
     def __init__(self, make_room: Callable[[Sequence[Session]], bool] = lambda _: False) -> None:
-        """Begin without a session.
-
-        ``make_room`` may drop one of these sessions with `leave`, and says whether it has.
-        """
+        """Begin without a session; ``make_room`` may drop one with `leave`, and says if it has."""
         self._make_room = make_room
         self.counts: Counter[str] = Counter()
         """``hellos``, of these ``accepted``, ``repeated``, ``retried`` and ``refused``; and

@@ -1,10 +1,4 @@
-"""The receiver of one session: which packets came, and what to acknowledge.
-
-Sans-IO: `on_data` takes each datagram, `ack_to_send` answers all that were read at once, or
-`MAX_RANGES` of them.
-"""
-
-from __future__ import annotations
+"""The receiver of one session, sans-IO: which packets came, and what to acknowledge."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -85,10 +79,7 @@ class Receiver:
         return len(self._unacknowledged) >= MAX_RANGES
 
     def on_data(self, number: int, size: int, lowest: int = 0) -> bool:
-        """Receive a packet of ``size`` UDP payload bytes; return whether it is new.
-
-        The sender waits for ``lowest`` and above.
-        """
+        """Receive a packet of ``size`` bytes; return if it is new. ``lowest`` is waited for."""
         ranges = self._ranges
         self._unacknowledged.append(number)
         if number < self._floor or not ranges.add(number):

@@ -7,8 +7,6 @@ intervals below the least RTT: a packet's own flight is never longer than its sa
 Times are ns.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -35,10 +33,7 @@ Stamp = tuple[int, int, int, int]
 
 
 class RttEstimator:
-    """Smoothed RTT, its variation and the timeout with its back-off; all times are ns.
-
-    They are kept in whole eighths and quarters, as in Linux and in the simulator's kernel.
-    """
+    """Smoothed RTT, variation and timeout, ns, in whole eighths and quarters as Linux has them."""
 
     __slots__ = ("_eighths", "_quarters", "backoff", "latest", "minimum")
 
@@ -260,11 +255,7 @@ class Interval:
     def on_ack(
         self, rtt: int, min_rtt: int, delivered: int, interval: int, sent_since: int
     ) -> None:
-        """Add one acknowledged packet, with its RTT and the least one, ns.
-
-        ``delivered`` in ``interval`` ns is its delivery-rate sample; ``sent_since`` counts packets
-        since it left, itself too, for Vegas' sending rate.
-        """
+        """Add a packet's RTTs, ns, its delivery-rate sample, and those sent since it was."""
         self._rtt_sum += rtt
         delay, megabits = (rtt - min_rtt) * 1e-6, self._megabits
         # No rate is taken over less than a millisecond.

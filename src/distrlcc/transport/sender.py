@@ -14,8 +14,6 @@ to send, puts its bytes under that number, and passes in what comes back::
 Times are ns of one clock that never runs backwards, from 0 on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -45,8 +43,7 @@ class SenderOptions:
     """A packet is lost when one sent this many later is acknowledged, until packets were seen to
     be reordered (RFC 8985 section 6.2)."""
     catch_up_ns: int = 2_000_000  # a paced sender that wakes late makes up for this much, ns
-    rate_over_sending: bool = True
-    """Whether delivery rates also count the time that sending took (see `DeliveryRate`)."""
+    rate_over_sending: bool = True  # delivery rates also count the time of sending: `DeliveryRate`
 
 
 REORDERED_OPTIONS = SenderOptions(catch_up_ns=0, rate_over_sending=False)
@@ -75,10 +72,7 @@ class Sender:
         first_rtt: int = 0,
         on_rtt: Callable[[int], None] | None = None,
     ) -> None:
-        """Start a flow, whose present step began at ``step_start``, if not now.
-
-        ``first_rtt`` is a handshake's, ns, 0 if there was none; ``on_rtt`` takes each sample, ns.
-        """
+        """Start a flow, whose step began at ``step_start``; ``on_rtt`` takes RTT samples, ns."""
         self._options = options = options or SenderOptions()
         self.controller = controller
         self.rtt = RttEstimator(first_rtt)
@@ -110,17 +104,13 @@ class Sender:
         return self._outstanding.count
 
     def lowest(self, *, now: int) -> int:
-        """Return what DATA tells the receiver: the least number whose ACK would be taken.
-
-        That is in flight, was found lost lately, or is the next one.
-        """
+        """Return the least number whose ACK would be taken: in flight, lost lately, or next."""
         return self._found_lost.lowest(self._outstanding.lowest, now=now)
 
     def packet_to_send(self, *, now: int) -> int | None:
         """Return the number of a packet to send now, which then counts as sent, or None.
 
-        Fewer than ``floor(cwnd)`` packets are in flight before each; a paced one waits its turn. A
-        timer's probe heeds neither.
+        In flight are fewer than ``floor(cwnd)``, but for a probe; a paced one waits its turn.
         """
         outstanding = self._outstanding
         inflight = outstanding.count
@@ -264,10 +254,7 @@ class Sender:
             undone = False
 
     def on_timer(self, *, now: int) -> list[int]:
-        """Do what is due at `timer_time`; return newly lost packets.
-
-        A timeout finds no packet lost: the ACK of the probe will.
-        """
+        """Do what is due at `timer_time`; return newly lost packets, none after a timeout."""
         lost = self._find_lost(now) if self._loss_time <= now else []
         if self.timer_time() <= now:
             if self.rtt.backoff == 0:  # what was lost before it is over
@@ -288,11 +275,7 @@ class Sender:
             self._paced_time = min(self._earliest(now), now + pacing_interval(rate))
 
     def take_interval(self, *, now: int) -> IntervalStats:
-        """Return what was seen since the last call, arrays of one element, and start anew.
-
-        The controller's `on_interval` is the owner's to call, since one policy may serve many
-        senders at once; then `on_action`.
-        """
+        """Return what was seen since the last call, arrays of one element, and start anew."""
         return self._interval.take(self.rtt, self.controller, self._outstanding.count, now=now)
 
     def _earliest(self, now: int) -> int:

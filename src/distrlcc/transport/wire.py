@@ -24,8 +24,6 @@ A sender's datagrams have at least `MIN_DATAGRAM` bytes, and every answer is sho
 address gets no more bytes than its forger spends.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -64,8 +62,7 @@ class Hello(NamedTuple):
     session: int  # random, 64 bit; every datagram of the session bears it
     nonce: bytes  # `NONCE_BYTES` random bytes of the sender
     max_datagram: int  # largest UDP payload that the sender wants to send, bytes
-    cookie: bytes = bytes(NONCE_BYTES)
-    """The cookie of a receiver that asks for one: it proves the sender's address."""
+    cookie: bytes = bytes(NONCE_BYTES)  # of a receiver that asks: it proves the sender's address
 
 
 class Answer(NamedTuple):
@@ -73,8 +70,7 @@ class Answer(NamedTuple):
 
     session: int
     nonce: bytes = bytes(NONCE_BYTES)  # `NONCE_BYTES` of the receiver
-    max_datagram: int = MIN_DATAGRAM
-    """Largest UDP payload that the receiver takes, bytes; never above the sender's."""
+    max_datagram: int = MIN_DATAGRAM  # largest UDP payload the receiver takes, bytes
     refusal: str = ""  # why it refuses, printable, cut to `MAX_TEXT_BYTES`; empty if it accepts
     retry: bool = False  # whether it neither accepts nor refuses, and the nonce is a cookie
 
@@ -92,8 +88,7 @@ class Acknowledgement(NamedTuple):
     """The packets that a receiver has got."""
 
     session: int
-    ranges: tuple[tuple[int, int], ...]
-    """Packet numbers as half-open ranges, newest first: 1 to `MAX_RANGES`, with gaps between."""
+    ranges: tuple[tuple[int, int], ...]  # half-open, newest first: 1 to `MAX_RANGES`, with gaps
 
 
 Message = Hello | Answer | Data | Acknowledgement
@@ -113,10 +108,7 @@ _HELLO_START, _ACK_START = (_START.pack(MAGIC, VERSION, kind, 0) for kind in (Ki
 
 
 def session_key(session: int, client_nonce: bytes, server_nonce: bytes = b"") -> bytes:
-    """Derive the key of a session, 32 bytes.
-
-    ANSWER comes before the sender knows the receiver's nonce: its key is derived with an empty one.
-    """
+    """Derive the key of a session, 32 bytes; ANSWER's is derived with an empty server's nonce."""
     material = session.to_bytes(8) + client_nonce + server_nonce
     return blake2s(material, person=b"dlcckey1").digest()
 

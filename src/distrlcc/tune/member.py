@@ -4,8 +4,6 @@ A trial's checkpoint is a folder of three files: ``state.safetensors``, all that
 to go on bit for bit; ``policy.safetensors``, the policy that was scored; ``report.json``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 docs/tuning.md lists the files.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

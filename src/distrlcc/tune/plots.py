@@ -1,7 +1,5 @@
 """What a tuner shows: its members' scores over updates, with their values, as figure and page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from distrlcc.evaluation.figures import encode
-from distrlcc.evaluation.page import Cell, Page, Section, Tile, lines_chart, plain_table
+from distrlcc.evaluation.page import Page, Section, Tile, lines_chart
+from distrlcc.evaluation.tables import Cell, plain_table
 from distrlcc.tune.report import Report, pieces
 from distrlcc.tune.space import short, space_of
 from distrlcc.tune.tune_config import TuneConfig

@@ -3,8 +3,6 @@
 Imports Ray: import this module where Ray is known to be installed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What a member reports, and which copies were decided on; one JSON line each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is tuned: keys, what each value is drawn from (docs/tuning.md), and which keys may be."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -49,7 +47,7 @@ class Distribution:
     choices: tuple[Value, ...] = ()  # all values, of a choice
 
     @classmethod
-    def parse(cls, text: str) -> Distribution:
+    def parse(cls, text: str) -> "Distribution":
         """Read a distribution; raises ConfigError where it is malformed."""
         kind, _, rest = text.strip().partition(":")
         if kind == "choice":

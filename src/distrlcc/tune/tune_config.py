@@ -1,7 +1,5 @@
 """Everything that shapes a tuner, kept as ``config.toml`` beside its results."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol

@@ -1,7 +1,5 @@
 """What a tuner needs around Ray Tune: its folder, checks before it begins, an end in time."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
