@@ -46,7 +46,7 @@ def _begin(out: Path, config: RunConfig) -> TrainJob:
 def _train(job: TrainJob, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
     training = actor_state(job)
     engine = engine or InProcessEngine(WORKERS)
-    return train_on_engine(job, training, engine, patience=0.0), training
+    return train_on_engine(job, training, lambda: engine, patience=0.0), training
 
 
 class EventfulEngine(InProcessEngine):

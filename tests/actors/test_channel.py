@@ -70,7 +70,7 @@ class Held:
 @pytest.fixture
 def spec() -> Iterator[RankSpec]:
     master = Master("127.0.0.1", 0, lighthouse=False)
-    yield RankSpec("127.0.0.1", master.port, 0, 3, join_seconds=LONG)
+    yield RankSpec("127.0.0.1", master.port, 0, 3, join_seconds=LONG, learners=1)
     master.close()
 
 
