@@ -3,11 +3,12 @@
 python -m benchmarks box --processes 2,4,8,16 --check 32
 python -m benchmarks box one --processes 2,4 --check 0 --mbit 100 --delay-ms 10
 
-Each process is a host of its own, with a tunnel, behind a link of --mbit. Its CPU time is what a
-core of its own would take. Its exchanges are real, and cost CPU time at both ends: a message and a
-byte cost what fits best at the counts of --processes. So an update takes the slowest process's CPU
-time, and for each message of an exchange that cost, --delay-ms and the bytes' time in the link. The
-error is shown at a count that was not fitted, and of real time at two processes on two cores.
+Each process is a host of its own, with a tunnel, behind a link of --mbit. No more of them compute
+at once than there are cores, and pairs exchange one after the other: so the CPU time that is
+counted is what a core of its own would take, without what crowding costs. A message and a byte cost
+what fits best at the counts of --processes. An update takes the slowest process's CPU time, and for
+each message of an exchange that cost, --delay-ms and the bytes' time in the link. The error is
+shown at a count that was not fitted, and of real time at two processes on two cores.
 
 It says nothing of quorums among many, of processes that fail, of a network that others use, or of
 caches and memory that cores share. --delay-ms is added and not measured. Needs root.
@@ -21,25 +22,33 @@ Flags:
     --updates U {2..1000} =5  updates of each process, the first of which is not counted
     --rounds R {1..1000} =6  turns of the exchange beside gloo's ring
     $JSON
+    --figure FILE  write a figure there (PNG)
     --set/assignments* KEY=VALUE  change a key of the recipe
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist  # noqa: TID251  (for gloo's own ring)
+from matplotlib.figure import Figure
 
 from benchmarks.exchange import group_on_host, messages, on_hosts, tunnels_cpu, work
 from distrlcc.cli.output import emit_json, note
 from distrlcc.config import override
 from distrlcc.errors import ConfigError, GroupError
+from distrlcc.evaluation.figures import encode
 from distrlcc.parallel.all_reduce import AllReduce
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.recipes.registry import recipe
@@ -74,7 +83,7 @@ def run(args: Namespace) -> int:
     for count in counts:
         note(f"measuring {count} hosts ...")
         ring = count != args.check
-        words = config, args.updates, args.rounds, ring
+        words = config, args.updates, args.rounds, ring, _Turns(count)
         try:
             found[count] = on_hosts(count, args.mbit, _host, *words)
         except GroupError as error:
@@ -93,10 +102,16 @@ def run(args: Namespace) -> int:
     )
     weights = env_run(config, Share(0, config.env.unit)).learner.optimizer.flat.numel()
     exchanges = {weights: work(config)[1], _SIZES[0]: _SUMS}
-    one = float(np.median([_work(hosts) for hosts in fitted.values()]))
+    each = np.concatenate([np.ravel(_column(hosts, 1)) for hosts in fitted.values()])
+    one, spread = float(np.median(each)), float(each.std())
     rows = []
+
+    def slowest_of(count: int) -> float:
+        """Return the work of the slowest of so many, as if their times were a normal variable's."""
+        return one + spread * NormalDist().inv_cdf(count / (count + 1))
+
     for count in (*found, *_PROJECTED):
-        slowest = _work(found[count] if count in found else found[max(fitted)], np.max)
+        slowest = _slowest(found[count]) if count in fitted else slowest_of(count)
         exchange = sum(k * model.seconds(count, values) for values, k in exchanges.items())
         efficiency = one / (slowest + exchange)
         rows.append({"processes": count, "work": slowest, "exchange": exchange})
@@ -104,16 +119,15 @@ def run(args: Namespace) -> int:
         print(
             f"{count:>5} processes: {slowest * 1e3:.0f} ms of the slowest's work, "
             f"{exchange * 1e3:.1f} ms of exchanges: {efficiency:.2f} of perfect, "
-            f"{count * efficiency:,.1f} times one{'' if count in found else '  (PROJECTION)'}"
+            f"{count * efficiency:,.1f} times one{'' if count in fitted else '  (PROJECTION)'}"
         )
     errors = dict[str, float]()
     if args.check in found:
         hosts = found[args.check]
-        measured = _work(hosts, np.max) + _exchanges(hosts)
         cost = sum(k * model.cpu(args.check, values) for values, k in exchanges.items())
-        predicted = _work(fitted[max(fitted)], np.max) + cost
+        whole, predicted = _slowest(hosts) + _exchanges(hosts), slowest_of(args.check) + cost
         errors["exchanges"] = cost / _exchanges(hosts) - 1.0
-        errors["update"] = predicted / measured - 1.0
+        errors["update"] = predicted / whole - 1.0
         print(
             f"at {args.check}, not fitted: exchanges' CPU time {errors['exchanges']:+.0%}, an "
             f"update's {errors['update']:+.0%}"
@@ -121,32 +135,95 @@ def run(args: Namespace) -> int:
     if 2 in found:
         real = [max(times) for times in zip(*_column(found[2], 0), strict=True)]
         cost = sum(k * model.cpu(2, values) for values, k in exchanges.items())
-        errors["real"] = (_work(found[2], np.max) + cost) / float(np.median(real)) - 1.0
-        errors["quickest"] = (_work(found[2], np.max) + cost) / min(real) - 1.0
+        errors["real"] = (_slowest(found[2]) + cost) / float(np.median(real)) - 1.0
+        errors["quickest"] = (_slowest(found[2]) + cost) / min(real) - 1.0
         print(
             f"at 2, real time of an update: {errors['real']:+.0%}, of the quickest "
             f"{errors['quickest']:+.0%} (both cores must be idle)"
         )
-    emit_json(args.json, {"model": asdict(model), "rows": rows, "errors": errors})
+    if args.figure:
+        Path(args.figure).write_bytes(_figure(rows, [*fitted], args))
+    cpu = {n: {v: _cpu(hosts, v) for v in _SIZES} for n, hosts in found.items()}
+    measured = {"cpu": cpu, "updates": {n: _exchanges(hosts) for n, hosts in found.items()}}
+    told = {"model": asdict(model), "rows": rows, "errors": errors, "measured": measured}
+    emit_json(args.json, told)
     return 0
 
 
+class _Turns:
+    """Keeps hosts from crowding the cores: what they have of a turn they wait for without cost."""
+
+    def __init__(self, hosts: int) -> None:
+        forks = multiprocessing.get_context("fork")
+        self._count = len(os.sched_getaffinity(0))
+        self._cores, self._all = forks.Semaphore(self._count), forks.Lock()
+        # For each host and distance of its partner: it is there, it may go, it is done.
+        places = [(host, level) for host in range(hosts) for level in range(hosts.bit_length())]
+        self._pairs = {place: [forks.Semaphore(0) for _ in range(3)] for place in places}
+
+    @contextmanager
+    def core(self) -> Iterator[None]:
+        """Have one core."""
+        with self._cores:
+            yield
+
+    @contextmanager
+    def pair(self, rank: int, partner: int) -> Iterator[None]:
+        """Have all cores with a partner; the lower of both asks for them."""
+        level = (rank ^ partner).bit_length() - 1
+        there, go, done = self._pairs[max(rank, partner), level]
+        if rank > partner:
+            there.release()
+            go.acquire()
+            yield
+            done.release()
+            return
+        there.acquire()
+        with self._all:
+            for _ in range(self._count):
+                self._cores.acquire()
+        go.release()
+        yield
+        done.acquire()
+        for _ in range(self._count):
+            self._cores.release()
+
+
+class _InTurn(AllReduce):
+    """Its pairs of ranks exchange one after the other."""
+
+    def __init__(self, plain: AllReduce, turns: _Turns) -> None:
+        vars(self).update(vars(plain))
+        self._turns = turns
+
+    def _swap(self, given: torch.Tensor, received: torch.Tensor, partner: int) -> None:
+        with self._turns.pair(self.rank, partner):
+            super()._swap(given, received, partner)
+
+
 def _host(
-    address: str, slot: int, size: int, config: RunConfig, updates: int, rounds: int, ring: bool
+    address: str,
+    slot: int,
+    size: int,
+    config: RunConfig,
+    updates: int,
+    rounds: int,
+    ring: bool,
+    turns: _Turns,
 ) -> dict[str, Any]:
     """Return what one host measured: exchanges in turns, then updates."""
     with group_on_host(address, slot, size) as group:
         tunnel = tunnels_cpu()
         ours = group._all_reduce
         assert isinstance(ours, AllReduce)
-        ways: dict[str, Callable[[torch.Tensor], Any]] = {"ours": ours}
+        ways: dict[str, Callable[[torch.Tensor], Any]] = {"alone": _InTurn(ours, turns)}
         if ring:
-            ways["ring"] = dist.all_reduce
-        turns = {values: _in_turns(group, values, ways, tunnel, rounds) for values in _SIZES}
+            ways |= {"ours": ours, "ring": dist.all_reduce}
+        found = {values: _in_turns(group, values, ways, tunnel, rounds) for values in _SIZES}
         return {
-            "turns": turns,
+            "turns": found,
             "halved_from": ours.halved_from,
-            "updates": _updates(group, config, updates, tunnel),
+            "updates": _updates(group, config, updates, tunnel, turns),
         }
 
 
@@ -167,16 +244,20 @@ def _in_turns(
 
 
 def _updates(
-    group: ProcessGroup, config: RunConfig, updates: int, tunnel: Callable[[], float]
+    group: ProcessGroup, config: RunConfig, updates: int, tunnel: Callable[[], float], turns: _Turns
 ) -> list[tuple[float, float, float]]:
     """Return of each update but the first: real time, CPU time of work, and of exchanges, s."""
-    exchange, spent = group._all_reduce, 0.0
+    plain, spent, cores = group._all_reduce, 0.0, ExitStack()
+    assert isinstance(plain, AllReduce)
+    exchange = _InTurn(plain, turns)
 
     def timed(vector: torch.Tensor) -> None:
         nonlocal spent
+        cores.close()
         begin = time.process_time()
         exchange(vector)
         spent += time.process_time() - begin
+        cores.enter_context(turns.core())
 
     group._all_reduce = timed
     rank = group.members[group.rank].slot
@@ -184,11 +265,13 @@ def _updates(
     for update in range(updates):
         group.agree(update, ready=True)
         begin, cpu, away, spent = time.perf_counter(), time.process_time(), tunnel(), 0.0
-        rollout, _ = state.source.next(state.learner.weights(), None) or (None, None)
-        state.learner.update(rollout)
+        with cores:
+            cores.enter_context(turns.core())
+            rollout, _ = state.source.next(state.learner.weights(), None) or (None, None)
+            state.learner.update(rollout)
         here = time.process_time() - cpu - spent
         found.append((time.perf_counter() - begin, here, spent + tunnel() - away))
-    group._all_reduce = exchange
+    group._all_reduce = plain
     return found[1:]
 
 
@@ -234,7 +317,7 @@ def _fit(found: dict[int, list[Any]], delay: float, mbit: float) -> _Model:
     for ranks, hosts in found.items():
         for values in _SIZES:
             rows.append(_parts(ranks, values, hosts[0]["halved_from"]))
-            times.append(_cpu(hosts, values, "ours"))
+            times.append(_cpu(hosts, values))
     scaled = np.array(rows, float) / np.array(times)[:, None]
     solution, *_ = np.linalg.lstsq(scaled, np.ones(len(times)), rcond=None)
     message, byte = np.maximum(solution, (1e-7, 1e-13)).tolist()
@@ -243,9 +326,13 @@ def _fit(found: dict[int, list[Any]], delay: float, mbit: float) -> _Model:
     return _Model(message, byte, error, delay, 8e-6 / mbit, halved)
 
 
-def _cpu(hosts: list[Any], values: int, way: str) -> float:
-    """Return the CPU time of an exchange: the median over turns, the mean over hosts."""
-    return float(np.mean([np.median([c for _, c in h["turns"][values][way]]) for h in hosts]))
+def _cpu(hosts: list[Any], values: int) -> float:
+    """Return the CPU time of an exchange, the mean over hosts.
+
+    Other processes can only add to it: of the turns the lower quartile counts.
+    """
+    turns = [[cpu for _, cpu in host["turns"][values]["alone"]] for host in hosts]
+    return float(np.quantile(turns, 0.25, axis=1).mean())
 
 
 def _show_turns(count: int, hosts: list[Any]) -> None:
@@ -262,16 +349,33 @@ def _show_turns(count: int, hosts: list[Any]) -> None:
         )
 
 
+def _figure(rows: list[dict[str, Any]], fitted: list[int], args: Namespace) -> bytes:
+    """Return a figure (PNG) of how many times as much is learned from in the time of one."""
+    counts = [row["processes"] for row in rows]
+    times = [row["processes"] * row["efficiency"] for row in rows]
+    figure = Figure((4.4, 3.0), layout="constrained")
+    axes = figure.subplots()
+    axes.loglog(counts, counts, "--", color="#888888", lw=1, label="perfect")
+    axes.loglog(counts, times, color="#0072B2", lw=1.4, label="model")
+    shown = [(c, t) for c, t in zip(counts, times, strict=True) if c in fitted]
+    axes.loglog(*zip(*shown, strict=True), "o", color="#D55E00", ms=4, label="measured")
+    axes.set_xlabel("processes, each on a host of its own")
+    axes.set_ylabel("samples/s, in those of one")
+    axes.set_title(f"{args.recipe}, {args.mbit:g} Mbit/s, {args.delay_ms:g} ms", fontsize=9)
+    axes.legend(frameon=False)
+    return encode(figure, "png")
+
+
 def _column(hosts: list[Any], column: int) -> list[list[float]]:
     """Return one figure of each host's updates: real time, work's CPU time or exchanges'."""
     return [[update[column] for update in host["updates"]] for host in hosts]
 
 
-def _work(hosts: list[Any], of: Callable[..., Any] = np.mean) -> float:
-    """Return the CPU time of an update's work: the median over updates, the mean over hosts."""
-    return float(of(np.median(_column(hosts, 1), axis=1)))
+def _slowest(hosts: list[Any]) -> float:
+    """Return the CPU time of the slowest host's work in an update, the median over updates."""
+    return float(np.median(np.max(_column(hosts, 1), axis=0)))
 
 
 def _exchanges(hosts: list[Any]) -> float:
-    """Return the same of an update's exchanges."""
-    return float(np.mean(np.median(_column(hosts, 2), axis=1)))
+    """Return the CPU time of an update's exchanges, as `_cpu` does."""
+    return float(np.quantile(_column(hosts, 2), 0.25, axis=1).mean())
