@@ -15,7 +15,7 @@ from distrlcc.actors import segment_queue, worker_table
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
-from distrlcc.actors.trainer import actor_state, train_on_engine
+from distrlcc.actors.start import actor_state, train_on_engine
 from distrlcc.config import override
 from distrlcc.errors import GroupError
 from distrlcc.parallel.start import TrainJob

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import distrlcc
-from distrlcc.actors.trainer import actor_state, train_on_engine
+from distrlcc.actors.start import actor_state, train_on_engine
 from distrlcc.cli.main import main
 from distrlcc.config import override
 from distrlcc.data.reader import StoredData

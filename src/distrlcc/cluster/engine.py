@@ -15,7 +15,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
+from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import death, last_line, memory_kills, require_ray, why_gone
 from distrlcc.errors import GroupError, NoGroupError
@@ -29,11 +29,11 @@ _FAILURES = 3
 """Actors in each slot that come to nothing before the first worker, until the run gives up."""
 
 
-class Host:
+class Host(Holder):
     """A Ray actor: holds the object that the trainer started."""
 
     def __init__(self) -> None:
-        self._object: Any = None
+        super().__init__()
         switch_threads_often()
 
     def introduce(self, config: Any) -> tuple[str, int, dict[str, str]]:
@@ -42,14 +42,6 @@ class Host:
 
         address = require_ray().util.get_node_ip_address()
         return address, os.getpid(), identity(config, topology=TOPOLOGY)
-
-    def start(self, factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
-        """Make ``factory(*args)`` the object."""
-        return answer(lambda: setattr(self, "_object", factory(*args)))
-
-    def call(self, method: str, *args: Any) -> tuple[bool, Any]:
-        """Call a method of the object."""
-        return answer(lambda: getattr(self._object, method)(*args))
 
 
 @dataclass

@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from distrlcc.actors.actor_source import ActorSource
-from distrlcc.actors.start import check_learners
-from distrlcc.actors.trainer import actor_state, train_on_engine
+from distrlcc.actors.start import actor_state, check_learners, train_on_engine
 from distrlcc.cluster.engine import TOPOLOGY, RayEngine
 from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.placement import Reservation

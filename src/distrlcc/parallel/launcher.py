@@ -79,16 +79,12 @@ class Launcher:
         invitation: str = "",
         watch: Watch = lambda stopper: None,
     ) -> None:
-        """Take what to run.
+        """Take what to run: ``target(spec, job)`` for each of this machine's specs.
 
-        Args:
-            target: Importable by name: called in each process as ``target(spec, job)``.
-            job: Picklable; a process that is started again gets it with ``resume`` set.
-            specs: This machine's; with slot 0 it is node 0, which has the master. Port 0 takes any.
-                Whichever ends well ends the run, but for a worker where there are learners.
-            restarts: How often processes are started again.
-            invitation: Said once others can join.
-            watch: See `Watch`.
+        With slot 0 this is node 0, which has the master; port 0 takes any. A process that is
+        started again, at most ``restarts`` of them, gets the job with ``resume`` set. Whichever
+        ends well ends the run, but for a worker where there are learners. The ``invitation`` is
+        said once others can join.
         """
         self._target, self._job, self._specs = target, job, specs
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, specs[0].learners

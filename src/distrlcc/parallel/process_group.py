@@ -185,8 +185,7 @@ class ProcessGroup:
     def agree(self, step: int, *, ready: bool) -> Quorum:
         """Wait for all living members, and build the group anew if it is not what it was.
 
-        Raises:
-            GroupError: A rank is gone and the run is not elastic, or the master is out of reach.
+        Raises GroupError if a rank is gone for good, or the master is out of reach.
         """
         failures = 0
         while True:

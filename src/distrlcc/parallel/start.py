@@ -250,8 +250,7 @@ def start_node(
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
 
-    Raises:
-        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    Raises DistrlccError for what does not fit, before anything is written, or what ended the run.
     """
     # Find what does not fit before anything is written.
     node = node or Node()
