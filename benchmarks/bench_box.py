@@ -95,13 +95,14 @@ def run(args: Namespace) -> int:
             _show_turns(count, found[count])
     # Fit what a message and a byte cost, and project.
     fitted = {count: hosts for count, hosts in found.items() if count != args.check}
-    model = _fit(fitted, args.delay_ms / 1e3, args.mbit)
-    print(
-        f"a message costs {model.message * 1e6:.0f} µs of CPU time and a kB {model.byte * 1e9:.2f} "
-        f"µs (fitted at {', '.join(map(str, fitted))}, within {model.error:.0%})"
-    )
     weights = env_run(config, Share(0, config.env.unit)).learner.optimizer.flat.numel()
     exchanges = {weights: work(config)[1], _SIZES[0]: _SUMS}
+    model = _fit(fitted, exchanges, args.delay_ms / 1e3, args.mbit)
+    print(
+        f"an exchange costs {model.first * 1e6:.0f} µs of CPU time, each message of it "
+        f"{model.message * 1e6:.0f} µs and a kB {model.byte * 1e9:.2f} µs (fitted at "
+        f"{', '.join(map(str, fitted))}, within {model.error:.0%})"
+    )
     each = np.concatenate([np.ravel(_column(hosts, 1)) for hosts in fitted.values()])
     one, spread = float(np.median(each)), float(each.std())
     rows = []
@@ -157,9 +158,9 @@ class _Turns:
         forks = multiprocessing.get_context("fork")
         self._count = len(os.sched_getaffinity(0))
         self._cores, self._all = forks.Semaphore(self._count), forks.Lock()
-        # For each host and distance of its partner: it is there, it may go, it is done.
+        # For each pair, named by its higher rank and its distance: what both let each other go by.
         places = [(host, level) for host in range(hosts) for level in range(hosts.bit_length())]
-        self._pairs = {place: [forks.Semaphore(0) for _ in range(3)] for place in places}
+        self._pairs = {place: [forks.Semaphore(0) for _ in range(2)] for place in places}
 
     @contextmanager
     def core(self) -> Iterator[None]:
@@ -168,37 +169,46 @@ class _Turns:
             yield
 
     @contextmanager
-    def pair(self, rank: int, partner: int) -> Iterator[None]:
-        """Have all cores with a partner; the lower of both asks for them."""
+    def pair(self, rank: int, partner: int) -> Iterator[Callable[[], None]]:
+        """Have all cores with a partner; yield what waits for it."""
         level = (rank ^ partner).bit_length() - 1
-        there, go, done = self._pairs[max(rank, partner), level]
-        if rank > partner:
-            there.release()
-            go.acquire()
-            yield
-            done.release()
-            return
-        there.acquire()
-        with self._all:
+        own, other = self._pairs[max(rank, partner), level][:: 1 if rank < partner else -1]
+
+        def meet() -> None:
+            other.release()
+            own.acquire()
+
+        meet()
+        if rank < partner:  # the lower of both asks for the cores
+            with self._all:
+                for _ in range(self._count):
+                    self._cores.acquire()
+        meet()
+        yield meet
+        meet()
+        if rank < partner:
             for _ in range(self._count):
-                self._cores.acquire()
-        go.release()
-        yield
-        done.acquire()
-        for _ in range(self._count):
-            self._cores.release()
+                self._cores.release()
 
 
 class _InTurn(AllReduce):
-    """Its pairs of ranks exchange one after the other."""
+    """Its pairs of ranks exchange one after the other, and count their CPU time."""
 
-    def __init__(self, plain: AllReduce, turns: _Turns) -> None:
+    def __init__(self, plain: AllReduce, turns: _Turns, tunnel: Callable[[], float]) -> None:
         vars(self).update(vars(plain))
-        self._turns = turns
+        self._turns, self._tunnel = turns, tunnel
+        self.spent = 0.0
+        """CPU time of messages so far, the tunnel's with it, s."""
 
     def _swap(self, given: torch.Tensor, received: torch.Tensor, partner: int) -> None:
-        with self._turns.pair(self.rank, partner):
+        with self._turns.pair(self.rank, partner) as meet:
+            if self.rank ^ partner > 1:  # other hosts have emptied the caches, as none would there
+                super()._swap(given, torch.empty_like(received), partner)
+            meet()
+            before = time.process_time() + self._tunnel()
             super()._swap(given, received, partner)
+            meet()
+            self.spent += time.process_time() + self._tunnel() - before
 
 
 def _host(
@@ -216,15 +226,24 @@ def _host(
         tunnel = tunnels_cpu()
         ours = group._all_reduce
         assert isinstance(ours, AllReduce)
-        ways: dict[str, Callable[[torch.Tensor], Any]] = {"alone": _InTurn(ours, turns)}
-        if ring:
-            ways |= {"ours": ours, "ring": dist.all_reduce}
-        found = {values: _in_turns(group, values, ways, tunnel, rounds) for values in _SIZES}
+        alone, ways = _InTurn(ours, turns, tunnel), {"ours": ours, "ring": dist.all_reduce}
+        found = {values: _in_turns(group, values, ways, tunnel, rounds * ring) for values in _SIZES}
         return {
             "turns": found,
+            "alone": {values: _alone(alone, values, rounds) for values in _SIZES},
             "halved_from": ours.halved_from,
-            "updates": _updates(group, config, updates, tunnel, turns),
+            "updates": _updates(group, config, updates, alone, turns),
         }
+
+
+def _alone(way: _InTurn, values: int, rounds: int) -> list[float]:
+    """Return the CPU time of an exchange in each round, s, no other host's in between."""
+    vector, found = torch.zeros(values), []
+    for _ in range(rounds * _BLOCK):
+        before = way.spent
+        way(vector)
+        found.append(way.spent - before)
+    return found
 
 
 def _in_turns(
@@ -244,19 +263,17 @@ def _in_turns(
 
 
 def _updates(
-    group: ProcessGroup, config: RunConfig, updates: int, tunnel: Callable[[], float], turns: _Turns
+    group: ProcessGroup, config: RunConfig, updates: int, exchange: _InTurn, turns: _Turns
 ) -> list[tuple[float, float, float]]:
     """Return of each update but the first: real time, CPU time of work, and of exchanges, s."""
-    plain, spent, cores = group._all_reduce, 0.0, ExitStack()
-    assert isinstance(plain, AllReduce)
-    exchange = _InTurn(plain, turns)
+    plain, away, cores = group._all_reduce, 0.0, ExitStack()
 
     def timed(vector: torch.Tensor) -> None:
-        nonlocal spent
+        nonlocal away
         cores.close()
         begin = time.process_time()
         exchange(vector)
-        spent += time.process_time() - begin
+        away += time.process_time() - begin
         cores.enter_context(turns.core())
 
     group._all_reduce = timed
@@ -264,13 +281,13 @@ def _updates(
     state, found = env_run(config, Share.of(config, rank, group.size), group), []
     for update in range(updates):
         group.agree(update, ready=True)
-        begin, cpu, away, spent = time.perf_counter(), time.process_time(), tunnel(), 0.0
+        begin, cpu, away, spent = time.perf_counter(), time.process_time(), 0.0, exchange.spent
         with cores:
             cores.enter_context(turns.core())
             rollout, _ = state.source.next(state.learner.weights(), None) or (None, None)
             state.learner.update(rollout)
-        here = time.process_time() - cpu - spent
-        found.append((time.perf_counter() - begin, here, spent + tunnel() - away))
+        here = time.process_time() - cpu - away
+        found.append((time.perf_counter() - begin, here, exchange.spent - spent))
     group._all_reduce = plain
     return found[1:]
 
@@ -279,6 +296,8 @@ def _updates(
 class _Model:
     """What an exchange costs."""
 
+    first: float
+    """CPU time that an exchange takes beside its messages, as work has emptied the caches, s."""
     message: float
     """CPU time of both ends of a message, s."""
     byte: float
@@ -298,7 +317,7 @@ class _Model:
     def cpu(self, ranks: int, values: int) -> float:
         """Return the CPU time of an exchange, s."""
         count, size = self.parts(ranks, values)
-        return count * self.message + size * self.byte
+        return self.first + count * self.message + size * self.byte
 
     def seconds(self, ranks: int, values: int) -> float:
         """Return the time of an exchange between machines, s."""
@@ -311,28 +330,39 @@ def _parts(ranks: int, values: int, halved_from: int) -> tuple[int, int]:
     return (2 * count, 2 * size) if size >= halved_from else (count, count * size)
 
 
-def _fit(found: dict[int, list[Any]], delay: float, mbit: float) -> _Model:
-    """Fit the CPU time of exchanges, minimising relative errors."""
+def _fit(
+    found: dict[int, list[Any]], exchanges: dict[int, int], delay: float, mbit: float
+) -> _Model:
+    """Fit the CPU time of exchanges, minimising relative errors.
+
+    ``exchanges`` has how many an update makes of so many values.
+    """
     rows, times = [], []
     for ranks, hosts in found.items():
+        halved = hosts[0]["halved_from"]
+        # Those in a row, of which none is the first after work; then those of an update.
         for values in _SIZES:
-            rows.append(_parts(ranks, values, hosts[0]["halved_from"]))
+            rows.append((0, *_parts(ranks, values, halved)))
             times.append(_cpu(hosts, values))
+        parts = [
+            k * np.array((1, *_parts(ranks, values, halved))) for values, k in exchanges.items()
+        ]
+        rows.append(sum(parts))
+        times.append(_exchanges(hosts))
     scaled = np.array(rows, float) / np.array(times)[:, None]
     solution, *_ = np.linalg.lstsq(scaled, np.ones(len(times)), rcond=None)
-    message, byte = np.maximum(solution, (1e-7, 1e-13)).tolist()
-    error = float(np.abs(np.maximum(scaled @ [message, byte], 0) - 1.0).max())
+    fitted = np.maximum(solution, (0.0, 1e-7, 1e-13))
+    error = float(np.abs(scaled @ fitted - 1.0).max())
     halved = int(np.median([hosts[0]["halved_from"] for hosts in found.values()]))
-    return _Model(message, byte, error, delay, 8e-6 / mbit, halved)
+    return _Model(*fitted.tolist(), error, delay, 8e-6 / mbit, halved)
 
 
 def _cpu(hosts: list[Any], values: int) -> float:
-    """Return the CPU time of an exchange, the mean over hosts.
+    """Return the CPU time of an exchange in a row of them, the mean over hosts.
 
-    Other processes can only add to it: of the turns the lower quartile counts.
+    Other processes can only add to it: the lower quartile counts.
     """
-    turns = [[cpu for _, cpu in host["turns"][values]["alone"]] for host in hosts]
-    return float(np.quantile(turns, 0.25, axis=1).mean())
+    return float(np.quantile([host["alone"][values] for host in hosts], 0.25, axis=1).mean())
 
 
 def _show_turns(count: int, hosts: list[Any]) -> None:
