@@ -109,7 +109,7 @@ def _worker(spec: RankSpec, name: str) -> channel._Channel:
 
 
 def _place(spec: RankSpec) -> str:
-    told = connect(spec, LONG).get("0/channel")
+    told = connect(spec, LONG).get("0/0/channel")
     return f"\0{msgspec.json.decode(told)[0]}"
 
 

@@ -56,7 +56,7 @@ def test_a_trainer_that_was_replaced_writes_no_row(tmp_path: Path) -> None:
         run.belong_to("one")
         run.lead()
         table = WorkerTable(None)
-        table.show(_states(2), update=8, seconds=1.0)  # nobody said where to
+        WorkerTable(None).show(_states(2), update=8, seconds=1.0)  # nobody said where to
         table.lead(run, Progress(1000))
         Leadership(run.path, "one", epoch=2)
         with pytest.raises(FencedError):
