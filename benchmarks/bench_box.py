@@ -103,8 +103,10 @@ def run(args: Namespace) -> int:
         f"{model.message * 1e6:.0f} µs and a kB {model.byte * 1e9:.2f} µs (fitted at "
         f"{', '.join(map(str, fitted))}, within {model.error:.0%})"
     )
-    each = np.concatenate([np.ravel(_column(hosts, 1)) for hosts in fitted.values()])
-    one, spread = float(np.median(each)), float(each.std())
+    # What differs between hosts in one update makes the slowest of many slower.
+    each = [np.array(_column(hosts, 1)) for hosts in fitted.values()]
+    one = float(np.median(np.concatenate([np.ravel(work) for work in each])))
+    spread = float(np.sqrt(np.mean(np.concatenate([work.var(0, ddof=1) for work in each]))))
     rows = []
 
     def slowest_of(count: int) -> float:
