@@ -6,7 +6,7 @@ python -m benchmarks actors --workers 4 --set env.world=emulated
 
 Flags:
     --workers N,… {1..256} =1,2,4,8,16  counts to measure
-    --learners K,… {1..64} =1  counts of learners, each with each count of workers
+    --learners K,… {1..64}  counts of learners, each with each count of workers (default: 1)
     --seconds N {2.0..100000} =30.0  time for each measurement, s; its first third is not counted
     --recipe N =distrlcc
     --set/assignments* KEY=VALUE  change a key of the recipe
@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
     """Measure and print."""
     config = override(recipe(args.recipe), args.assignments)
     rows = []
-    for workers, learners in product(args.workers, args.learners):
+    for workers, learners in product(args.workers, args.learners or [1]):
         if learners > workers:
             continue
         found = measure_delivery(config, workers, learners, args.seconds)
