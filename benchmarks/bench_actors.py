@@ -1,10 +1,12 @@
 """Measure what workers deliver to a trainer on this machine.
 
 python -m benchmarks actors --workers 1,2,4,8,16 --json -
+python -m benchmarks actors --workers 4,16 --learners 1,2
 python -m benchmarks actors --workers 4 --set env.world=emulated
 
 Flags:
     --workers N,… {1..256} =1,2,4,8,16  counts to measure
+    --learners K,… {1..64}  counts of learners, each with each count of workers (default: 1)
     --seconds N {2.0..100000} =30.0  time for each measurement, s; its first third is not counted
     --recipe N =distrlcc
     --set/assignments* KEY=VALUE  change a key of the recipe
@@ -18,6 +20,7 @@ import os
 import tempfile
 from argparse import Namespace
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +41,16 @@ def run(args: Namespace) -> int:
     """Measure and print."""
     config = override(recipe(args.recipe), args.assignments)
     rows = []
-    for workers in args.workers:
-        found = measure_delivery(config, workers, args.seconds)
+    for workers, learners in product(args.workers, args.learners or [1]):
+        if learners > workers:
+            continue
+        found = measure_delivery(config, workers, learners, args.seconds)
         rows.append(found)
         if args.json != "-":
             print(
-                f"{workers:>3} workers: {found['steps_per_second']:,.0f} steps/s; trainer busy "
+                f"{workers:>3} workers, {learners} learner{'s' if learners > 1 else ''}: "
+                f"{found['segments_per_second']:,.1f} segments/s used of "
+                f"{found['steps_per_second'] / config.rollout_length:,.1f} that came; trainer busy "
                 f"{found['busy_share']:.0%}, lag {found['lag']:.1f} updates, weights everywhere in "
                 f"{found['publish_ms_median']:.1f} ms (p99 {found['publish_ms_p99']:.1f})"
             )
@@ -51,7 +58,9 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def measure_delivery(config: RunConfig, workers: int, seconds: float) -> dict[str, float]:
+def measure_delivery(
+    config: RunConfig, workers: int, learners: int, seconds: float
+) -> dict[str, float]:
     """Train on this machine for a time, of which the first third is not counted.
 
     The configuration's links are dealt to the workers in turn. Each worker steps one environment,
@@ -61,6 +70,7 @@ def measure_delivery(config: RunConfig, workers: int, seconds: float) -> dict[st
     links = [entry for node in config.actors.nodes for entry in node]
     dealt = tuple(links[index % len(links)] for index in range(workers))
     actors = replace(config.actors, nodes=(dealt,), envs_per_worker=1, segments_per_update=workers)
+    actors = replace(actors, learners=learners)
     config = replace(
         config,
         actors=actors,
@@ -88,7 +98,7 @@ def measure_delivery(config: RunConfig, workers: int, seconds: float) -> dict[st
     # The slope of what came, as segments come many at once: their number at two times says less.
     times = [row["seconds"] for row in rows]
     received = np.polyfit(times, [row["segments_received"] for row in rows], 1)[0]
-    acted = 0.0
+    used, acted = (rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]), 0.0
     for worker in range(workers):
         own = [row for row in seen if row["worker"] == worker]
         if len(own) > 1:
@@ -97,9 +107,11 @@ def measure_delivery(config: RunConfig, workers: int, seconds: float) -> dict[st
     published = [row["publish_ms"] for row in rows if "publish_ms" in row]
     return {
         "workers": workers,
+        "learners": learners,
         # Environment steps that the trainer received, learned from, and that workers took.
         "steps_per_second": float(received) * config.rollout_length,
-        "used_per_second": (rows[-1]["steps"] - rows[0]["steps"]) / (times[-1] - times[0]),
+        "used_per_second": used,
+        "segments_per_second": used / config.rollout_length,
         "acted_per_second": acted,
         # Share of the time in which the trainer learned; updates that segments were behind.
         "busy_share": float(np.mean([row["share_update"] for row in rows])),

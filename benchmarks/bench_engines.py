@@ -96,8 +96,9 @@ def measure_in_process(job: EngineJob) -> Figures:
 def measure_processes(job: EngineJob) -> Figures:
     """Measure the channel, or torch RPC, between processes of this machine."""
     job = replace(job, began=monotonic())
-    places = [RankSpec("127.0.0.1", 0, slot, 1 + job.workers) for slot in range(1 + job.workers)]
-    launcher = Launcher(measured_rank, job, places, led=True)
+    size = 1 + job.workers
+    places = [RankSpec("127.0.0.1", 0, slot, size, learners=1) for slot in range(size)]
+    launcher = Launcher(measured_rank, job, places)
     figures: Figures = launcher.run().measured()[0]
     return figures
 

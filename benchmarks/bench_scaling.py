@@ -114,20 +114,17 @@ class _Probe(Recorder):
     """Keeps what a recorder would write."""
 
     def __init__(self) -> None:
-        self.unrecorded = {}
-        self.rows: list[dict[str, float]] = []
+        self.rows, self.saved = {}, (0, "")
+        self.measured: list[dict[str, float]] = []
         self.times: list[float] = []
 
     def record(self, metrics: dict[str, float], events: Sequence[str] = ()) -> None:
-        self.rows.append(metrics)
+        self.measured.append(metrics)
         self.times.append(time.perf_counter())
 
-    def lead(self, kept: int | None = None) -> None:
+    def lead(self, *, may_go_back: bool = False) -> bool:
         """Open nothing."""
-
-    @property
-    def recorded(self) -> int:
-        return 0
+        return False
 
     def finish(self, *, scored: bool = True) -> bool:
         """Write nothing."""
@@ -207,9 +204,9 @@ def _rank(place: RankSpec, job: _Job) -> Any:
     if place.slot or stopper.signal:
         return None
     if isinstance(source, _InTurns):
-        return probe.rows[_TURN:], source.rounds[1:]
+        return probe.measured[_TURN:], source.rounds[1:]
     rewards = state.held_out.by_link(state.learner.weights(), "sample")[0]
-    return probe.rows[_WARM_UP:], probe.times[_WARM_UP:], rewards
+    return probe.measured[_WARM_UP:], probe.times[_WARM_UP:], rewards
 
 
 def _scaling(config: RunConfig, processes: int, rounds: int, shown: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from distrlcc.actors import segment_queue, worker_table
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.engine import Changes
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
-from distrlcc.actors.trainer import actor_state, train_on_engine
+from distrlcc.actors.start import actor_state, train_on_engine
 from distrlcc.config import override
 from distrlcc.errors import GroupError
 from distrlcc.parallel.start import TrainJob
@@ -46,7 +46,7 @@ def _begin(out: Path, config: RunConfig) -> TrainJob:
 def _train(job: TrainJob, engine: InProcessEngine | None = None) -> tuple[int, RunState]:
     training = actor_state(job)
     engine = engine or InProcessEngine(WORKERS)
-    return train_on_engine(job, training, engine, patience=0.0), training
+    return train_on_engine(job, training, lambda: engine, patience=0.0), training
 
 
 class EventfulEngine(InProcessEngine):

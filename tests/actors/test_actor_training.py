@@ -13,7 +13,7 @@ import pytest
 from distrlcc.actors.actor import AHEAD, Segment, link_of
 from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.segment_queue import GONE, STALE
-from distrlcc.actors.trainer import actor_state
+from distrlcc.actors.start import actor_state
 from distrlcc.config import override
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.rollout import concatenate

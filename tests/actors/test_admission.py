@@ -22,7 +22,7 @@ def specs() -> Iterator[list[RankSpec]]:
     master = Master("127.0.0.1", 0, lighthouse=False)
     master.begin(0)
     yield [
-        RankSpec(address="127.0.0.1", port=master.port, slot=slot, size=3, join_seconds=20.0)
+        RankSpec("127.0.0.1", master.port, slot, 3, join_seconds=20.0, learners=1)
         for slot in range(3)
     ]
     master.close()

@@ -70,7 +70,7 @@ class Held:
 @pytest.fixture
 def spec() -> Iterator[RankSpec]:
     master = Master("127.0.0.1", 0, lighthouse=False)
-    yield RankSpec("127.0.0.1", master.port, 0, 3, join_seconds=LONG)
+    yield RankSpec("127.0.0.1", master.port, 0, 3, join_seconds=LONG, learners=1)
     master.close()
 
 
@@ -109,7 +109,7 @@ def _worker(spec: RankSpec, name: str) -> channel._Channel:
 
 
 def _place(spec: RankSpec) -> str:
-    told = connect(spec, LONG).get("0/channel")
+    told = connect(spec, LONG).get("0/0/channel")
     return f"\0{msgspec.json.decode(told)[0]}"
 
 

@@ -12,8 +12,10 @@ from distrlcc.actors.actor import Report
 from distrlcc.actors.engine import Worker
 from distrlcc.actors.worker_pool import WorkerState
 from distrlcc.actors.worker_table import WorkerTable
-from distrlcc.runs.leadership import FencedError
+from distrlcc.runs.leadership import FencedError, Leadership
 from distrlcc.runs.progress import Progress
+from distrlcc.runs.run_directory import RunDirectory
+from tests.actors.shared import DAGGER
 
 
 def _states(count: int) -> list[WorkerState]:
@@ -31,7 +33,7 @@ def _states(count: int) -> list[WorkerState]:
 
 def test_a_row_for_each_worker_in_the_terminal_and_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "workers.jsonl"
-    table = WorkerTable(Progress(1000), path)
+    table = WorkerTable(path)
     table.show(_states(40), update=9, seconds=3.25)
     table.show(_states(40), update=9, seconds=3.5)  # not a second later
     console = Console(width=120)
@@ -50,10 +52,13 @@ def test_a_row_for_each_worker_in_the_terminal_and_in_the_file(tmp_path: Path) -
 
 
 def test_a_trainer_that_was_replaced_writes_no_row(tmp_path: Path) -> None:
-    def check() -> None:
-        raise FencedError("replaced")
-
-    table = WorkerTable(Progress(1000), tmp_path / "workers.jsonl", check)
-    with pytest.raises(FencedError):
-        table.show(_states(2), update=9, seconds=3.25)
-    assert not list(tmp_path.iterdir())
+    with RunDirectory.create(tmp_path / "run", DAGGER, tensorboard=False) as run:
+        run.belong_to("one")
+        run.lead()
+        table = WorkerTable(None)
+        WorkerTable(None).show(_states(2), update=8, seconds=1.0)  # nobody said where to
+        table.lead(run, Progress(1000))
+        Leadership(run.path, "one", epoch=2)
+        with pytest.raises(FencedError):
+            table.show(_states(2), update=9, seconds=3.25)
+    assert not (run.path / "workers.jsonl").exists()

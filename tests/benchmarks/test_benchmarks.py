@@ -146,7 +146,7 @@ def test_a_cluster_in_a_box(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert all(0 < row["efficiency"] <= 1.5 for row in found["rows"])
     assert found["errors"].keys() == {"exchanges", "update", "real", "quickest"}
     assert found["model"]["message"] > 0
-    assert capsys.readouterr().out.count("beside gloo's ring") == 9
+    assert capsys.readouterr().out.count("beside gloo's ring") == 6
 
 
 def test_two_workers_deliver_what_they_act(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from distrlcc.actors.worker_pool import WorkerState
 from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.config import override
 from distrlcc.recipes.registry import recipe
-from distrlcc.runs.progress import Progress
 from distrlcc.runs.run_directory import RunDirectory
 
 
@@ -44,7 +43,7 @@ class Member:
 
     def __post_init__(self) -> None:
         RunDirectory.create(self.path, recipe("quickstart"), tensorboard=False).close()
-        self.table = WorkerTable(Progress(10), self.path / "workers.jsonl")
+        self.table = WorkerTable(self.path / "workers.jsonl")
 
     def write(self, seconds: float, *hosts: str) -> None:
         """Write a line for each host's worker, who is there at a time of the run."""

@@ -304,6 +304,32 @@ def test_actors_and_their_trainer_are_started_again(cluster: Any, tmp_path: Path
 
 
 @pytest.mark.long
+def test_learners_share_the_workers_and_are_started_again(cluster: Any, tmp_path: Path) -> None:
+    told = shlex.split("distrlcc --topology actor-learner --learners 2 --workers 4 --set")
+    share = ["actors.segments_per_update=4", "distributed.sync_check_every=1"]
+    with Run(cluster, tmp_path, *told, *SMALL, ENDLESS, *share) as run:
+
+        def whole() -> bool:
+            newest = (rows(run.out) or [{}])[-1]
+            return newest.get("ranks") == 2.0 and newest["workers"] == 4.0
+
+        run.until(whole, 200.0, "two learners with two workers each")
+        links = {row["worker"] for row in rows(run.out, "workers.jsonl")}
+        assert links == {0, 1, 2, 3}
+        # One dies with its workers, and is started again with others.
+        before, (lost, _) = run.update(), _members(cluster, "RayRank")
+        os.kill(lost, signal.SIGKILL)
+        run.until_said("starting it again", 30.0)
+        run.until(lambda: run.update() > before + 5 and whole(), 150.0, "both again")
+        assert run.end(signal.SIGINT) == 130
+        line = run.text.partition("stopped; saved. Go on with: distrlcc ")[2].splitlines()[0]
+        assert line.startswith("train --engine ray --topology actor-learner --address ")
+        found = updates(run.out)
+        assert found == list(range(1, len(found) + 1))
+    wait_until(lambda: not _members(cluster), 30.0, "the end of all")
+
+
+@pytest.mark.long
 def test_the_trainer_goes_on_on_another_machine(cluster: Any, tmp_path: Path) -> None:
     room = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trainer": 1.0}}
     first, second = cluster.add_node(**room), cluster.add_node(**room)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import distrlcc
-from distrlcc.actors.trainer import actor_state, train_on_engine
+from distrlcc.actors.start import actor_state, train_on_engine
 from distrlcc.cli.main import main
 from distrlcc.config import override
 from distrlcc.data.reader import StoredData
@@ -154,7 +154,7 @@ def test_with_actors(tmp_path: Path, meter: Meter) -> None:
     mark_run(out, "")
     job = TrainJob(config, out, tensorboard=False)
     state = actor_state(job)
-    assert train_on_engine(job, state, InProcessEngine(2), feed=meter, patience=0.0) == 0
+    assert train_on_engine(job, state, lambda: InProcessEngine(2), feed=meter, patience=0.0) == 0
     meter.check()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrlcc.actors.trainer import actor_state
+from distrlcc.actors.start import actor_state
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.start import TrainJob

@@ -67,9 +67,7 @@ class Actor:
         """Set up the environments of a worker's link.
 
         Links are drawn as if ``first_step`` steps had been taken, so that none is seen twice.
-
-        Raises:
-            ConfigError: The link does not exist.
+        Raises ConfigError if the link does not exist.
         """
         link, self._index = link_of(config, index), index
         self._count = config.actors.envs_per_worker
@@ -103,10 +101,7 @@ class Actor:
     def report(self, most: int, seconds: float) -> Report:
         """Hand out finished segments, at most so many, and report the progress.
 
-        Wait for the first one for at most ``seconds``.
-
-        Raises:
-            RuntimeError: Acting failed.
+        Wait for the first one for at most ``seconds``. Raises RuntimeError if acting failed.
         """
         with self._state:
             if most:

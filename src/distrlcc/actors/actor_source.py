@@ -1,10 +1,10 @@
 """Workers as a `Source`: the trainer learns from their segments, side by side in one batch."""
 
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from distrlcc.actors.actor import Segment
 from distrlcc.actors.engine import Engine
@@ -18,7 +18,8 @@ from distrlcc.learn.learner import LocalReducer, Weights
 from distrlcc.learn.rollout import Rollout, concatenate
 from distrlcc.limits import limits
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.source import Source, Stop, policy_spec
+from distrlcc.runs.run_state import RunState
+from distrlcc.runs.source import Source, Stop, new_rollout, policy_spec
 from distrlcc.runs.stopper import Stopper
 
 _AHEAD = 2
@@ -30,98 +31,128 @@ _UNSEEN = 64
 class ActorSource(Source):
     """A source whose batches are segments that workers collected."""
 
-    def __init__(self, config: RunConfig) -> None:
-        """Begin without workers; :meth:`start` has them.
+    def __init__(self, config: RunConfig, learner: int = 0) -> None:
+        """Begin without the workers of this learner; `start` has them.
 
-        Raises:
-            ConfigError: Something in the configuration does not exist or fit.
+        Raises ConfigError if something in the configuration does not exist or fit.
         """
         actors, unit = config.actors, config.env.unit
+        parts = actors.parts(own=config.distributed.batch == "per-process")
+        if 0 in parts:
+            raise ConfigError(
+                f"actors.segments_per_update is {actors.segments_per_update}: expected at least "
+                f"one for each of {actors.learners} learners"
+            )
         if actors.envs_per_worker % unit:
             raise ConfigError(
                 f"actors.envs_per_worker is {actors.envs_per_worker}; expected a multiple of "
                 f"{unit}, the agents that share links (env.agents, env.rooms)"
             )
-        self._config = config
+        self._config, self._learner, self._several = config, learner, actors.learners > 1
+        self._count, self._first = parts[learner], sum(parts[:learner]) * actors.envs_per_worker
         self.spec = policy_spec(config, LinkVectorEnv(unit, config.env))
         self.queue = SegmentQueue(actors.max_lag)
         self.first_step = 0
         """Step from which this run's workers began."""
         self.reducer = LocalReducer()
-        """Breaks an update off after a signal; the learner's."""
+        """Breaks an update off after a signal; that of a learner alone."""
         self._update = 0
         self._taken: list[Segment] = []  # of the newest batch
         self._events: list[str] = []  # since the newest update's metrics
         self._waited = self._began = 0.0
         self._good, self._good_at = 0, 0.0  # segments that were not late, and when the last came
         self._failure: Exception | None = None
-        self._pool: WorkerPool
+        self._pool: WorkerPool | None = None
+        self._make: Callable[[], WorkerPool]
         self._table: WorkerTable
         self._stopper: Stopper
 
     def start(
         self,
-        engine: Engine,
+        make: Callable[[], Engine],
         table: WorkerTable,
         stopper: Stopper,
-        *,
-        seconds: float,
+        state: RunState,
         patience: float,
-    ) -> WorkerPool:
-        """Return the pool of an engine's workers, to be entered.
+    ) -> None:
+        """Say how the engine is made that has the workers, once the state has weights for them.
 
-        The run has had ``seconds`` so far; the first worker has ``patience`` seconds to start.
+        The first worker has ``patience`` seconds to start.
         """
         self._table, self._stopper = table, stopper
-        self._began = perf_counter() - seconds
         self.reducer.interrupted = lambda: bool(stopper.signal)
-        self._pool = WorkerPool(
-            engine,
-            self._config,
-            self.queue,
-            capacity=_AHEAD * self._config.actors.per_update,
-            first_step=self.fresh_step,
-            stopping=lambda: bool(stopper.signal),
-            patience=patience,
-        )
-        return self._pool
+
+        def pool() -> WorkerPool:
+            engine = make()
+            self._began = perf_counter() - state.counters.seconds
+            return WorkerPool(
+                engine,
+                self._config,
+                self.queue,
+                capacity=_AHEAD * self._count,
+                first_step=self.fresh_step,
+                stopping=lambda: bool(stopper.signal),
+                patience=patience,
+            ).__enter__()
+
+        self._make = pool
 
     def next(self, weights: Weights, stop: Stop | None) -> tuple[Rollout, CollectStats] | None:
-        """Broadcast the weights, and wait for as many segments as an update takes."""
-        pool, count = self._pool, self._config.actors.per_update
-        self._update, self._taken, begin = weights.version, [], perf_counter()
+        """Broadcast the weights, and wait for as many segments as an update takes.
+
+        One of several learners returns an empty batch where the others wait no longer, or where the
+        run is to end, which all do at once.
+        """
+        self._update, self._taken = weights.version, []
+        pool = self._pool = self._pool or self._make()
+        begin = self._good_at = perf_counter()
         pool.publish(weights)
-        self._good_at = begin
-        if self._stops():
-            return None
+
+        def stops() -> bool:
+            # Others wait for those that have workers, for a while.
+            share = len(self.queue) / self._count if pool.workers() else 1.0
+            cut = stop is not None and stop(int(self._config.rollout_length * share))
+            return self._stops(pool) or cut
+
         try:
-            self._taken = pool.collect(count, self._update, self._stops)
+            if not self._stops(pool) or self._several:
+                self._taken = pool.collect(self._count, self._update, stops)
         except Exception as error:  # the workers are lost, what was learned is not
             self._failure = error
+        self._waited, stats = perf_counter() - begin, CollectStats()
         if not self._taken:
+            if self._several and self._failure is None:
+                return replace(self.nothing(), version=weights.version), stats
             return None
-        self._waited = perf_counter() - begin
-        stats = CollectStats()
         for segment in self._taken:
             stats.merge(segment.stats)
-        return concatenate([segment.rollout for segment in self._taken]), stats
+        joined = concatenate([segment.rollout for segment in self._taken])
+        return replace(joined, first_index=self._first), stats
 
-    def _stops(self) -> bool:
+    def nothing(self) -> Rollout:
+        """Return a rollout without a row."""
+        count = self._count * self._config.actors.envs_per_worker
+        return replace(new_rollout(self._config, self.spec, count), first_index=self._first)
+
+    def _stops(self, pool: WorkerPool) -> bool:
         """Show the workers; say whether to wait no longer for segments."""
         config, seconds = self._config, perf_counter() - self._began
         if self._stopper.signal:
             return True
-        for event in self._pool.take_events():
-            self._table.progress.note(event)
+        for event in pool.take_events():
+            self._table.note(event)
             self._events.append(event)
-        self._table.show(self._pool.workers(), self._update, seconds)
-        if self._pool.empty_seconds > config.actors.wait_workers:
+        self._table.show(pool.workers(), self._update, seconds)
+        if pool.empty_seconds > config.actors.wait_workers:
+            none = f"no worker is left for {config.actors.wait_workers:g} s"
             self._failure = GroupError(
-                f"no worker is left for {config.actors.wait_workers:g} s; saved after update "
-                f"{self._update}, go on with --load (distrlcc node) or --resume (distrlcc train)"
+                f"learner {self._learner} leaves: {none}"
+                if self._several
+                else f"{none}; saved after update {self._update}, go on with --load (distrlcc "
+                "node) or --resume (distrlcc train)"
             )
         good, now = self.queue.received - self.queue.refused[LATE], perf_counter()
-        if good != self._good or self._pool.empty_seconds:
+        if good != self._good or pool.empty_seconds:
             self._good, self._good_at = good, now
         elif self.queue.refused[LATE] and now > self._good_at + limits().patience:
             self._failure = GroupError(
@@ -132,26 +163,36 @@ class ActorSource(Source):
         late = bool(config.max_seconds) and seconds >= config.max_seconds
         return late or self._failure is not None
 
-    def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
+    def counts(self) -> list[float]:
+        """Return the segments of the newest batch, their lags, all segments, and workers."""
+        queue, workers = self.queue, self._pool.workers() if self._pool else []
+        found = len(self._taken), sum(self._lags), len(workers)
+        return [*map(float, (*found, queue.received, queue.used, queue.refused.total()))]
+
+    @property
+    def _lags(self) -> list[int]:
+        return [self._update - segment.version for segment in self._taken]
+
+    def metrics(
+        self, stats: CollectStats, seconds: float, counts: Sequence[float]
+    ) -> dict[str, Any]:
         """Return means over the workers, their number and how old their policies were."""
-        lags = [self._update - segment.version for segment in self._taken]
-        published = self._pool.take_publish_seconds()
+        published = self._pool.take_publish_seconds() if self._pool else 0.0
         events, self._events = self._events, []
+        taken, lags, *totals = counts
+        names = "workers", "segments_received", "segments_used", "segments_refused"
         return stats.metrics() | {
             "share_wait": self._waited / seconds,
-            "lag": float(np.mean(lags)),
-            "lag_max": float(max(lags)),
-            "workers": float(len(self._pool.workers())),
-            "segments_received": float(self.queue.received),
-            "segments_used": float(self.queue.used),
-            "segments_refused": float(self.queue.refused.total()),
+            "lag": lags / max(taken, 1.0),
+            "lag_max": float(max(self._lags, default=0)),
+            **dict(zip(names, totals, strict=True)),
             **({"publish_ms": published * 1e3} if published else {}),
             "events": events,
         }
 
     def fresh_step(self) -> int:
         """Return a step from which links are new: no worker can have come as far."""
-        seen = max(self.queue.received, self._update)
+        seen = max(self.queue.received, self._update * self._count)
         return self.first_step + (seen + _UNSEEN if seen else 0) * self._config.rollout_length
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,8 +201,8 @@ class ActorSource(Source):
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Go on; with another number of segments in an update a data set fills anew."""
-        actors, data = self._config.actors, state["learner"].get("dataset")
-        fits = data is None or data["count"] == actors.per_update * actors.envs_per_worker
+        count, data = self._config.actors.envs_per_worker, state["learner"].get("dataset")
+        fits = data is None or data["count"] == self._count * count
         if not fits:
             warnings.warn(
                 "the data set is of another number of workers or environments, and fills anew",
@@ -178,5 +219,6 @@ class ActorSource(Source):
         """Stop the workers, so that all machines are free at once."""
         if self._taken and update == self._update:  # the update was broken off
             self.queue.undo(len(self._taken))
-        self._pool.close()
+        if self._pool is not None:
+            self._pool.close()
         return None if self._stopper.signal else self._failure

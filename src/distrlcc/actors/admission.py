@@ -1,8 +1,7 @@
-"""Which workers of a trainer are admitted before RPC begins, over the master's store.
+"""Which workers of a learner are admitted before it calls any, over the master's store.
 
 First the handshake of both topologies (`distrlcc.parallel.admission`); a worker then claims its
-slot, and the trainer names the claims that are members. Only members open RPC, which runs any code
-that one sends.
+slot, and the learner names the claims that are members. Over RPC a member may run any code.
 """
 
 import json
@@ -45,7 +44,7 @@ class Admission:
     """What a member learned."""
 
     rank: int
-    """Rank in the RPC group; 0 is the trainer."""
+    """Rank in the RPC group; 0 is the learner."""
     workers: list[Worker]
     """The workers that were admitted, by rank from 1."""
     store: Any
@@ -54,13 +53,13 @@ class Admission:
 
 
 def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
-    """Wait as the trainer until all workers are here, and name the members.
+    """Wait as a learner until all of its workers are here, and name the members.
 
-    Raises:
-        GroupError: No worker came in time.
+    Raises GroupError if no worker came in time.
     """
-    prefix, patience = f"{spec.attempt}/", spec.join_seconds
-    slots = {f"{prefix}slot/{slot}": slot for slot in range(1, spec.size)}
+    prefix, patience, first = f"{spec.team}/", spec.join_seconds, spec.learners
+    own = range(first + spec.learner, spec.size, first)
+    slots = {f"{prefix}slot/{slot}": slot - first for slot in own}
     members: dict[int, str] = {}
     workers: dict[str, Worker] = {}
     with master_needed(spec):
@@ -78,18 +77,18 @@ def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
         # A worker that came and died meanwhile would keep RPC from beginning.
         store.set(f"{prefix}asked", "")
         claims = {
-            slots[key]: decode(store.get(key), Claim, f"worker {slots[key] - 1}")
+            slots[key]: decode(store.get(key), Claim, f"worker {slots[key]}")
             for key in slots
             if key not in late
         }
-        here = {slot: f"{prefix}here/{claim.name}" for slot, claim in claims.items()}
+        here = {index: f"{prefix}here/{claim.name}" for index, claim in claims.items()}
         gone = missing(store, list(here.values()), monotonic() + limits().worker_silence)
-        for slot, claim in claims.items():
-            worker = Worker(slot - 1, claim.host, claim.process)
-            if here[slot] in gone:
+        for index, claim in claims.items():
+            worker = Worker(index, claim.host, claim.process)
+            if here[index] in gone:
                 _warn(f"{worker} came, but is gone; going on without")
             else:
-                members[slot] = claim.name
+                members[index] = claim.name
                 workers[claim.name] = worker
         store.set(f"{prefix}members", json.dumps(members))
     if not members:
@@ -101,12 +100,13 @@ def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
 
 
 def join(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
-    """Join as a worker, and wait for the trainer's decision.
+    """Join as a worker, and wait for the decision of its learner.
 
-    Raises:
-        GroupError: There is no trainer, this worker does not match it, or it is refused.
+    Raises GroupError if there is none, this worker does not match it, or it is refused.
     """
-    prefix, slot = f"{spec.attempt}/", str(spec.slot)
+    prefix, index = f"{spec.team}/", spec.slot - spec.learners
+    # Learners wait for each other first.
+    extra = limits().join + (spec.join_seconds if spec.learners > 1 else 0.0)
     with master_needed(spec):
         store = connect(spec, spec.join_seconds)
         handshake(store, spec, identity)
@@ -117,24 +117,24 @@ def join(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
         # Claim the slot, also from a process that was there before and may be gone.
         host = interface_towards(spec.address, spec.interface).address
         own = Claim(host, os.getpid(), uuid.uuid4().hex)
-        store.set(f"{prefix}slot/{slot}", msgspec.json.encode(own))
-        # Show life when the trainer asks for it, and hear which claims are members.
-        receive(store, spec, f"{prefix}asked", extra=limits().join)
+        store.set(f"{prefix}slot/{spec.slot}", msgspec.json.encode(own))
+        # Show life when the learner asks for it, and hear which claims are members.
+        receive(store, spec, f"{prefix}asked", extra=extra)
         store.set(f"{prefix}here/{own.name}", "")
-        told = receive(store, spec, f"{prefix}members", extra=limits().join)
+        told = receive(store, spec, f"{prefix}members", extra=extra)
         members = decode(told, dict[_Count, _Name], "the trainer")
-    if members.get(spec.slot) != own.name:
+    if members.get(index) != own.name:
         raise NoGroupError(
-            f"the trainer refused worker {spec.slot - 1}: it came too late, or "
+            f"the trainer refused worker {index}: it came too late, or "
             "another process came as the same worker; give each machine its own --node-index"
         )
-    workers = [Worker(member - 1, "", 0) for member in members]
-    rank = list(members).index(spec.slot) + 1
+    workers = [Worker(member, "", 0) for member in members]
+    rank = list(members).index(index) + 1
     return Admission(rank, workers, store, {own.name: workers[rank - 1]})
 
 
 def _names(slots: Mapping[str, int], keys: list[str]) -> str:
-    workers = ", ".join(str(slots[key] - 1) for key in keys)
+    workers = ", ".join(str(slots[key]) for key in keys)
     return f"worker{'s' if len(keys) > 1 else ''} {workers}"
 
 

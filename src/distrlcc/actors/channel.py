@@ -117,8 +117,7 @@ _answer = msgspec.msgpack.Decoder(_Answer, dec_hook=_array)
 def longest_frame(config: RunConfig) -> int:
     """Return the bytes of the longest frame that a run may need.
 
-    Raises:
-        ConfigError: No frame is so long.
+    Raises ConfigError if no frame is so long.
     """
     spec = policy_spec(config, LinkVectorEnv(config.env.unit, config.env))
     rollout = new_rollout(config, spec, config.actors.envs_per_worker).arrays()
@@ -248,7 +247,7 @@ class ChannelEngine:
         if spec.gate:
             self._gate = Gate(spec.gate)  # others reach it as long as this is open
             gateway = self._gate.register(name)
-        admission.store.set(f"{spec.attempt}/channel", msgspec.json.encode((name, gateway)))
+        admission.store.set(f"{spec.team}/channel", msgspec.json.encode((name, gateway)))
 
     def start(self, worker: Worker, factory: Callable[..., Any], *args: Any) -> Future[None]:
         """See `Engine`; the worker makes what it holds itself, with its own configuration."""
@@ -318,8 +317,7 @@ class ChannelEngine:
     def admit(self, name: str, link: _Link) -> Worker:
         """Let the worker join that has this name, which it says once.
 
-        Raises:
-            KeyError: It is none that is awaited.
+        Raises KeyError if it is none that is awaited.
         """
         with self._lock:
             worker = self._members.pop(name)
@@ -389,10 +387,8 @@ def hold_object(
 ) -> int:
     """Hold as a worker what ``factory(index, first_step)`` makes, until it is stopped; return 0.
 
-    Frames have ``most`` bytes.
-
-    Raises:
-        GroupError: The trainer cannot be reached, is silent, or does not speak as expected.
+    Frames have ``most`` bytes. Raises GroupError if the trainer cannot be reached, is silent, or
+    does not speak as expected.
     """
     (name,) = admission.members
     with _connect(spec, admission) as connection:
@@ -409,10 +405,9 @@ def hold_object(
 def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
     """Return a connection to the trainer.
 
-    Raises:
-        GroupError: It cannot be reached, or is another user's.
+    Raises GroupError if it cannot be reached, or is another user's.
     """
-    told = receive(admission.store, spec, f"{spec.attempt}/channel", extra=limits().join)
+    told = receive(admission.store, spec, f"{spec.team}/channel", extra=limits().join)
     name, gateway = decode(told, tuple[_Text, _Text], "the trainer")
     host, own = gateway.rpartition(":")[0], interface_towards(spec.address, spec.interface)
     try:

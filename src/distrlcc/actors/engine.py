@@ -108,8 +108,7 @@ class Holder:
     def wait(self) -> None:
         """Wait until the object is stopped.
 
-        Raises:
-            GroupError: The trainer is silent, or does not speak as expected.
+        Raises GroupError if the trainer is silent, or does not speak as expected.
         """
         # When a signal came; the trainer may have heard it and end this worker itself.
         asked: list[float] = []

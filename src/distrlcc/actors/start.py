@@ -1,6 +1,11 @@
-"""Starts a machine's processes of an actor-learner run: its workers, and on node 0 the trainer."""
+"""Starts a machine's processes of an actor-learner run, and what each does: learners and workers.
+
+Several learners are a decentralized group whose ranks have workers in the place of environments.
+"""
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,30 +15,35 @@ from distrlcc.actors.actor_source import ActorSource
 from distrlcc.actors.admission import admit, join
 from distrlcc.actors.channel import ChannelEngine, hold_object, longest_frame
 from distrlcc.actors.engine import Engine
-from distrlcc.actors.trainer import actor_state, train_on_engine
+from distrlcc.actors.worker_table import WorkerTable
 from distrlcc.errors import ConfigError
 from distrlcc.limits import limits
 from distrlcc.parallel.interface import check_place, interface_towards
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.process_group import checked_device
+from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import TrainJob, node_job, rank_spec
+from distrlcc.parallel.start import TrainJob, node_job, rank_spec, train_group
 from distrlcc.parallel.store import note_end, raise_to
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
+from distrlcc.runs.leadership import run_of
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
+from distrlcc.runs.progress import Progress, RemoteProgress
+from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import TORCH_RPC, RunConfig
-from distrlcc.runs.run_state import rehearse
+from distrlcc.runs.run_state import RunState, build_learner, rehearse
+from distrlcc.runs.stopper import Stopper
+from distrlcc.runs.train import Alone, train
 from distrlcc.sim.suites import load_suite
+from distrlcc.storage import say
 
 
 def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, node: Node) -> int:
     """Run this machine's processes until they end; return the exit code.
 
-    Raises:
-        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    Raises DistrlccError for what does not fit, before anything is written, or what ended the run.
     """
-    actors, leads = config.actors, node.index == 0
+    actors, leads, of = config.actors, node.index == 0, config.actors.learners
     if len(actors.nodes) != node.count:
         raise ConfigError(
             f"nodes has {len(actors.nodes)} lists for {node.count} machines: 'distrlcc node' runs "
@@ -41,15 +51,19 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
         )
     if leads:
         check_place(node.address, node.port)
-    # Plan the slots: the trainer has slot 0, on node 0; worker k has slot k + 1.
-    first = 1 + sum(len(entries) for entries in actors.nodes[: node.index])
+    check_learners(of, len(actors.links))
+    if of > 1 and group.gpu >= 0:
+        raise ConfigError(f"--gpu {group.gpu}: {of} learners compute on the CPU; leave it away")
+    # Plan the slots: learners have the first, the machines in turn; worker k comes k after them.
+    first = of + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))
-    place = RankSpec(node.address, node.port, 0, 1 + len(actors.links))
-    trainer = rank_spec(place, config, replace(group, elastic=False))  # the run ends with it
-    specs = [replace(trainer, slot=slot, device="cpu", elastic=True) for slot in slots]
-    if leads:
-        checked_device(trainer.device)
-        specs.insert(0, trainer)
+    place = RankSpec(node.address, node.port, 0, of + len(actors.links), learners=of)
+    # The run ends with its only trainer.
+    trainer = rank_spec(place, config, replace(group, elastic=of > 1))
+    specs = [replace(trainer, slot=slot) for slot in range(node.index, of, node.count)]
+    for spec in specs:
+        checked_device(spec.device)
+    specs += [replace(trainer, slot=slot, device="cpu", elastic=True) for slot in slots]
     if not specs:
         raise ConfigError(f"nodes has no links for node {node.index}: expected one or more")
     # Warn of what does not fit, or refuse it, before anything is written; compile the simulator.
@@ -66,13 +80,13 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     ActorSource(config)
     rehearse(replace(config, env=replace(config.env, world="simulated")))
     for slot in slots:
-        load_suite(actors.links[slot - 1])
-    # Node 0 makes the run's directory; only the trainer writes there.
+        load_suite(actors.links[slot - of])
+    # Node 0 makes the run's directory; only learners write there.
     with node_job(config, options, node.index) as job:
         told: dict[str, Any] = {"invitation": node.invitation, "watch": options.watch}
-        outcome = Launcher(actor_rank, job, specs, led=True, **told).run()
+        outcome = Launcher(actor_rank, job, specs, **told).run()
     if outcome.code and leads and options.show:
-        saved = 0 in outcome.results
+        saved = any(slot < of for slot in outcome.results)
         done = "stopped; saved" if saved else "stopped before there was anything to save"
         again = f". Go on with the same line and --load {job.out} in place of --out"
         sys.stderr.write(f"distrlcc: {done}{again if saved else ''}\n")
@@ -80,38 +94,51 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
 
 
 def actor_rank(spec: RankSpec, job: TrainJob) -> int:
-    """Be the trainer (slot 0) or a worker; return 0 or the signal that ended the run.
+    """Be a learner (the first slots) or a worker; return 0 or the signal that ended the run.
 
-    Raises:
-        DistrlccError: See `train_on_engine`, `admit`, `join` and `Holder.wait`.
+    Raises what `train_on_engine`, `admit`, `join` and `Holder.wait` raise.
     """
     assert isinstance(job.config, RunConfig)
     switch_threads_often()
     own = identity(job.config, topology="actor-learner", processes=spec.size)
     over_rpc = _torch_rpc() if job.config.actors.engine == TORCH_RPC else None
     most = 0 if over_rpc else longest_frame(job.config)
-    if spec.slot:
+    if spec.slot >= spec.learners:
         admission = join(spec, own)
         if over_rpc:
             return int(over_rpc.hold_actor(spec, admission))
         return hold_object(spec, admission, partial(Actor, job.config), most)
+    make: Any = over_rpc.TorchRpcEngine if over_rpc else partial(ChannelEngine, most=most)
+    patience = limits().start
+    if spec.learners > 1:
+        ranks = ProcessGroup(replace(spec, size=spec.learners), own, job.run)
+        state = actor_state(job, spec.device, ranks)
+        admitted = partial(admit, spec, own)
+        return train_on_engine(
+            job, state, lambda: make(spec, admitted()), ranks=ranks, patience=patience
+        )
     state = actor_state(job, spec.device)
     let_threads_preempt(True)
     admission = admit(spec, own)
     epoch = raise_to(admission.store, 1)  # the trainer leads as long as it lives
     try:
-        make: Any = over_rpc.TorchRpcEngine if over_rpc else partial(ChannelEngine, most=most)
-        engine: Engine = make(spec, admission)
-        return train_on_engine(job, state, engine, patience=limits().start)
+        return train_on_engine(job, state, lambda: make(spec, admission), patience=patience)
     finally:
         note_end(admission.store, spec.attempt, epoch)
+
+
+def check_learners(learners: int, workers: int) -> None:
+    """Raise ConfigError unless each learner has a worker."""
+    if learners > workers:
+        raise ConfigError(
+            f"actors.learners is {learners}: expected at most one for each of {workers} workers"
+        )
 
 
 def _torch_rpc() -> Any:
     """Return the module of the engine on torch RPC.
 
-    Raises:
-        ConfigError: There is none in this torch.
+    Raises ConfigError if there is none in this torch.
     """
     try:
         from distrlcc.actors import torch_rpc  # noqa: PLC0415
@@ -121,3 +148,75 @@ def _torch_rpc() -> Any:
             "key away"
         ) from None
     return torch_rpc
+
+
+def actor_state(job: TrainJob, device: str = "cpu", ranks: ProcessGroup | None = None) -> RunState:
+    """Set up what is trained, and load it where the run goes on; ``ranks`` are several learners.
+
+    Raises what `ActorSource`, `build_learner` and `RunState.load` raise.
+    """
+    assert isinstance(job.config, RunConfig)
+    slot = 0 if ranks is None else ranks.spec.slot
+    source = ActorSource(job.config, slot)
+    learner = build_learner(job.config, source.spec, ranks or source.reducer, device)
+    state = RunState(job.config, source, learner, total_steps=job.config.total_steps)
+    if job.resume and ranks is None:  # several load when they have met
+        with job.directory(job.run) as directory:
+            state.load(directory)
+    return state
+
+
+def train_on_engine(
+    job: TrainJob,
+    state: RunState,
+    make: Callable[[], Engine],
+    *,
+    ranks: ProcessGroup | None = None,
+    feed: RemoteProgress | None = None,
+    stopper: Stopper | None = None,
+    patience: float,
+) -> int:
+    """Train with an engine's workers, alone or as one of several learners.
+
+    A ``feed`` receives what would be shown here, a ``stopper`` the signals of another process. The
+    first worker has ``patience`` seconds to start. Returns 0, or the signal that ended the run or
+    this learner's part in it; raises what `train` raises.
+    """
+    source = state.source
+    assert isinstance(source, ActorSource)
+    stopper = stopper or Stopper(launched=True)
+    with ExitStack() as stack:
+        stack.callback(source.close, -1)
+        here = run_of(job.out) == job.run  # then all learners write of their workers there
+        note = say if feed is None else feed.note
+        table = WorkerTable(job.out / "workers.jsonl" if here else None, note)
+        source.start(make, table, stopper, state, patience)
+        if ranks is not None:
+            stopped = train_group(job, ranks, state, stopper, feed, table.lead)
+            source.queue.end()
+            if job.show:
+                note(f"learner {ranks.spec.slot}: {source.queue}")
+            return stopped
+        # Open the run's directory, and what shows its progress and its workers.
+        stack.enter_context(stopper)
+        run = stack.enter_context(job.directory(job.run))
+        run.lead()
+        if job.resume:
+            run.rewind(state.counters.update)
+        limit = job.config.max_seconds
+        shown = feed or Progress(state.total_steps, max_seconds=limit, show=job.show)
+        stack.enter_context(shown)
+        table.lead(run, shown)
+        group = Alone(stopper, score_stopped=False)
+        recorder = Recorder(state, group, lambda stack: (run, shown))
+        stopped = train(state, group, recorder, stopper)
+    # Say what came of it.
+    source.queue.end()
+    if not job.show:
+        return stopped
+    out = feed.say if feed is not None else sys.stdout.write
+    out(f"{state.summary()}\n{source.queue}\n")
+    if not stopped:
+        out(f"policy: {run.policy_path}\n")
+    sys.stdout.flush()
+    return stopped

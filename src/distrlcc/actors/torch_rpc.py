@@ -35,8 +35,7 @@ _SCHEME = "distrlcc"
 def _open_rpc(spec: RankSpec, admission: Admission) -> None:
     """Join the RPC group of the members that were admitted, on the spec's interface only.
 
-    Raises:
-        GroupError: Not all came in time.
+    Raises GroupError if not all came in time.
     """
     # Name the group's interface, and its store: no member opens another.
     rank, seconds, gate = admission.rank, limits().join, None
@@ -47,7 +46,7 @@ def _open_rpc(spec: RankSpec, admission: Admission) -> None:
     if spec.gate:
         gate = Gate(spec.gate)  # open as long as this process lives
         store = TunnelStore(store, gate)
-    _store.append(PrefixStore(f"{spec.attempt}/rpc", store))
+    _store.append(PrefixStore(f"{spec.team}/rpc", store))
     # Join the group, at most for a while.
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=_THREADS,
@@ -88,11 +87,7 @@ class TorchRpcEngine:
     """A `distrlcc.actors.engine.Engine`; the trainer's side of the group."""
 
     def __init__(self, spec: RankSpec, admission: Admission) -> None:
-        """Join the group.
-
-        Raises:
-            GroupError: Not all came in time.
-        """
+        """Join the group; raises GroupError if not all came in time."""
         _open_rpc(spec, admission)
         self._ranks = {worker: rank for rank, worker in enumerate(admission.workers, 1)}
         self._lock = threading.Lock()
@@ -179,8 +174,7 @@ def _call(method: str, *args: Any) -> tuple[bool, Any]:
 def hold_actor(spec: RankSpec, admission: Admission) -> int:
     """Hold as a worker the object that the trainer starts, until that is stopped; return 0.
 
-    Raises:
-        GroupError: See `Holder.wait`.
+    Raises what `Holder.wait` raises.
     """
     _open_rpc(spec, admission)
     try:

@@ -74,14 +74,9 @@ class WorkerPool:
     ) -> None:
         """Prepare; the thread begins with the context.
 
-        Args:
-            engine: Has the workers.
-            config: Says what workers do.
-            queue: Takes every segment.
-            capacity: Segments that may wait there, at least as many as an update takes.
-            first_step: Returns where a worker that joins now begins; see `Actor`.
-            stopping: Asked at every tick; True stops the workers whatever the trainer does.
-            patience: Time that the first worker has to start, s, in which the pool is not empty.
+        ``capacity`` segments may wait in the queue, at least as many as an update takes. A worker
+        that joins begins at ``first_step``; see `Actor`. ``stopping`` is asked at every tick, and
+        stops the workers whatever the trainer does. The first one has ``patience`` s to start.
         """
         # What the caller gives.
         self.queue = queue

@@ -10,6 +10,8 @@ from rich.table import Table
 from distrlcc.actors.worker_pool import WorkerState
 from distrlcc.errors import writing
 from distrlcc.runs.progress import Display
+from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.storage import say
 
 WRITE_SECONDS = 1.0
 """Time between two rows of a worker in the file, at least, s."""
@@ -20,27 +22,31 @@ _COLUMNS = ("worker", "link", "steps/s", "version", "lag", "utilisation", "delay
 class WorkerTable:
     """A table of workers below the progress, and ``workers.jsonl``."""
 
-    def __init__(
-        self, progress: Display, path: Path, check: Callable[[], None] = lambda: None
-    ) -> None:
-        """Take where to show and where to write, and what raises once another process leads."""
-        self.progress, self._path, self._check = progress, path, check
+    def __init__(self, path: Path | None, note: Callable[[str], None] = say) -> None:
+        """Write there, if anywhere, and note news; see `lead`."""
+        self.note, self._path = note, path
+        self._redraw = self._check = _nothing
         self._written = float("-inf")
         self._workers: list[WorkerState] = []
-        progress.below = self.table
+
+    def lead(self, run: RunDirectory, shown: Display) -> None:
+        """Show all where the run is shown, and write to its directory while it is led here."""
+        self.note, self._redraw, shown.below = shown.note, shown.redraw, self.table
+        self._path, self._check = run.path / "workers.jsonl", run.check
 
     def show(self, workers: list[WorkerState], update: int, seconds: float) -> None:
         """Show the workers, and write a line for each now and then.
 
-        Raises:
-            OutputError: The file cannot be written.
-            FencedError: Another process has taken the run over.
+        Raises OutputError if the file cannot be written; FencedError if another process has taken
+        the run over.
         """
         self._workers = workers
         if monotonic() - self._written < WRITE_SECONDS:
             return
         self._written = monotonic()
-        self.progress.redraw()
+        self._redraw()
+        if self._path is None:
+            return
         when = {"seconds": round(seconds, 3), "update": update}
         lines = [json.dumps(when | _figures(state)) + "\n" for state in self._workers]
         self._check()
@@ -67,6 +73,10 @@ class WorkerTable:
         if len(self._workers) > _SHOWN:
             table.add_row(f"and {len(self._workers) - _SHOWN} more", *[""] * (len(_COLUMNS) - 1))
         return table
+
+
+def _nothing() -> None:
+    return
 
 
 def _figures(state: WorkerState) -> dict[str, object]:

@@ -23,6 +23,8 @@ Flags:
     --load? DIR  go on with this run, by default the newest in runs/ of the recipe (node 0)
     --nodes FILE {run_arguments.read_nodes} sets actors.nodes  TOML file with
         nodes = [[0, 1], [2]]: for each machine the links of its workers
+    --learners K {1..4096} sets actors.learners  processes that learn, each from every K-th worker,
+        on the machines in turn; their gradients are averaged (default: the recipe's)
     --envs-per-worker N {1..1048576} sets actors.envs_per_worker  environments that a worker steps
         (default: the recipe's)
     --max-lag U {0..1e6} sets actors.max_lag  updates a segment's policy may be behind (default: the
@@ -35,7 +37,8 @@ Rules:
     --remote-command: needs --hosts
     --node-index --node-num: not with --hosts; it starts all, leave both away
     --processes --no-elastic --restarts --resume --debug: for --topology decentralized
-    --load --nodes --envs-per-worker --max-lag --wait-workers --tun: for --topology actor-learner
+    --load --nodes --learners --tun: for --topology actor-learner
+    --envs-per-worker --max-lag --wait-workers: for --topology actor-learner
     --tun: not with --interface; it picks one, leave --interface away
     --load: not with --out; --load DIR says where to go on, leave --out away
 """

@@ -23,6 +23,8 @@ With --engine ray:
         workers
     --nodes FILE {run_arguments.read_nodes} sets actors.nodes  TOML file with
         nodes = [[0, 1], [2]]: the links of the workers
+    --learners K {1..4096} sets actors.learners  trainers, each with every K-th worker; their
+        gradients are averaged (default: 1)
     --workers N {0..1e6} sets resources.workers  workers of an actor-learner run (default: one for
         each link)
     --max-workers N {0..1e6} sets resources.max_workers  workers or ranks while there is room, as
@@ -40,7 +42,8 @@ With --engine ray:
 
 Rules:
     --start-from: not with --resume; a run that goes on has its own weights
-    --nodes --workers --worker-cpus --worker-gpus --worker-resource: needs --topology actor-learner
+    --nodes --learners --workers: needs --topology actor-learner
+    --worker-cpus --worker-gpus --worker-resource: needs --topology actor-learner
     --processes: not with --topology actor-learner; it has --workers
     --no-elastic --interface: not with --topology actor-learner; Ray has its workers
 """

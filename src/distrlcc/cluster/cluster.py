@@ -68,11 +68,8 @@ def start_head(
 ) -> Node:
     """Start a cluster's head on this machine, and return once it runs.
 
-    ``flags`` are more of ``ray start``.
-
-    Raises:
-        ConfigError: An address, an interface or a token that does not do.
-        GroupError: Ray runs here already, a port is taken, or Ray did not start.
+    ``flags`` are more of ``ray start``. Raises ConfigError: an address, an interface or a token
+    that does not do; GroupError if Ray runs here already, a port is taken, or Ray did not start.
     """
     _require_none_here()
     own = head_interface(ip, interface)
@@ -98,11 +95,8 @@ def join(
     """Let this machine join the cluster of a head at HOST:PORT, and return once it has.
 
     ``flags`` are more of ``ray start``; ``ask_token`` is called when this machine knows no token.
-
-    Raises:
-        ConfigError: An address, an interface or a token that does not do.
-        GroupError: The head is out of reach or does not fit, Ray runs here already, a port is
-            taken, or Ray did not start.
+    Raises ConfigError: an address, an interface or a token that does not do; GroupError if the head
+    is out of reach or does not fit, Ray runs here already, a port is taken, or Ray did not start.
     """
     _require_none_here()
     # Find the way to the head.
@@ -151,13 +145,10 @@ def rejoin() -> None:
 
 
 def stop() -> Node | None:
-    """End what was started on this machine, and nothing else.
+    """End what was started on this machine, and nothing else; return what it was.
 
-    Returns:
-        What it was; None where a cluster that was killed has left processes.
-
-    Raises:
-        GroupError: There is nothing, or it does not end.
+    That is None where a cluster that was killed has left processes. Raises GroupError if there is
+    nothing, or it does not end.
     """
     node = state.read_state()
     if not marked(_mark()):
@@ -193,8 +184,7 @@ def join_line(node: Node, *, show_token: bool) -> str:
 def head_interface(ip: str, name: str) -> Interface:
     """Return the interface that a head listens on; of several it is never guessed.
 
-    Raises:
-        ConfigError: There is none like this, or several to choose from.
+    Raises ConfigError if there is none like this, or several to choose from.
     """
     address, found = resolve(ip) if ip else "", interfaces()
     chosen = [each for each in found if name in ("", each.name)]

@@ -15,7 +15,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from distrlcc.actors.engine import ActorError, Changes, Worker, WorkerGoneError, answer
+from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
 from distrlcc.cluster.placement import Reservation
 from distrlcc.cluster.session import death, last_line, memory_kills, require_ray, why_gone
 from distrlcc.errors import GroupError, NoGroupError
@@ -29,11 +29,11 @@ _FAILURES = 3
 """Actors in each slot that come to nothing before the first worker, until the run gives up."""
 
 
-class Host:
+class Host(Holder):
     """A Ray actor: holds the object that the trainer started."""
 
     def __init__(self) -> None:
-        self._object: Any = None
+        super().__init__()
         switch_threads_often()
 
     def introduce(self, config: Any) -> tuple[str, int, dict[str, str]]:
@@ -42,14 +42,6 @@ class Host:
 
         address = require_ray().util.get_node_ip_address()
         return address, os.getpid(), identity(config, topology=TOPOLOGY)
-
-    def start(self, factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
-        """Make ``factory(*args)`` the object."""
-        return answer(lambda: setattr(self, "_object", factory(*args)))
-
-    def call(self, method: str, *args: Any) -> tuple[bool, Any]:
-        """Call a method of the object."""
-        return answer(lambda: getattr(self._object, method)(*args))
 
 
 @dataclass
@@ -76,11 +68,14 @@ class _Slot:
 class RayEngine:
     """A `distrlcc.actors.engine.Engine`; its calls come from one thread, Ray's answers do not."""
 
-    def __init__(self, reservation: Reservation, config: Any, own: Mapping[str, str]) -> None:
-        """Plan the workers, which must share ``own``; they are made at the first `changes`."""
+    def __init__(
+        self, reservation: Reservation, config: Any, own: Mapping[str, str], learner: int = 0
+    ) -> None:
+        """Plan a learner's workers, which must share ``own``; the first `changes` makes them."""
         self._ray = require_ray()
         self._reservation, self._config, self._own = reservation, config, own
-        self._slots = [_Slot(index) for index in range(len(reservation.workers))]
+        indices = range(learner, len(reservation.workers), config.actors.learners)
+        self._slots = {index: _Slot(index) for index in indices}
         self._lock = threading.RLock()  # guards all of these
         self._changes = Changes()
         self._hopeless = ""
@@ -100,13 +95,12 @@ class RayEngine:
     def changes(self) -> Changes:
         """See `Engine`.
 
-        Raises:
-            GroupError: No worker runs what the trainer runs, or none ever starts.
+        Raises GroupError if no worker runs what the trainer runs, or none ever starts.
         """
         with self._lock:
             if self._hopeless and not self._ever:
                 raise NoGroupError(self._hopeless)
-            for slot in self._slots:
+            for slot in self._slots.values():
                 if slot.doomed:
                     slot.doomed = False
                     self._kill(slot)
@@ -119,7 +113,8 @@ class RayEngine:
         # Those that are killed whenever they start never say so themselves.
         if not self._ever and monotonic() > self._looked + limits().call:
             self._looked = monotonic()
-            kills = [memory_kills(slot.actor) for slot in self._slots if slot.actor is not None]
+            actors = [slot.actor for slot in self._slots.values() if slot.actor is not None]
+            kills = [memory_kills(actor) for actor in actors]
             if kills and all(len(each) > _FAILURES for each in kills):
                 raise NoGroupError(f"no worker could be started: each was {kills[0][-1]}")
         return seen
@@ -138,7 +133,7 @@ class RayEngine:
         """See `Engine`."""
         with self._lock:
             self._closed = True
-            for slot in self._slots:
+            for slot in self._slots.values():
                 slot.joined = False
                 self._kill(slot, restart=False)
 
@@ -171,7 +166,7 @@ class RayEngine:
                     slot.doomed, self._hopeless = True, str(error)
                     return
                 slot.actor = None  # Ray does not start it again
-                if all(s.failures >= _FAILURES for s in self._slots if not s.joined):
+                if all(s.failures >= _FAILURES for s in self._slots.values() if not s.joined):
                     why = f"a worker could not be started on the cluster: {last_line(error)}"
                     self._hopeless = why
                 return

@@ -93,11 +93,7 @@ class Member:
         self._ray.kill(self._actor, no_restart=not restart)
 
     def begin_again(self, error: GroupError) -> None:
-        """Start it again after an error.
-
-        Raises:
-            MemberGoneError: That happened too often.
-        """
+        """Start it again after an error; raises MemberGoneError if that happened too often."""
         self._lose(f"failed: {error}")
         self.kill(restart=True)
         self._begin()
@@ -105,9 +101,8 @@ class Member:
     def poll(self) -> int | None:
         """Show its news; return what training returned, None while it goes on.
 
-        Raises:
-            MemberGoneError: It died, or has been silent for too long, and is not started again.
-            DistrlccError: What training raised.
+        Raises MemberGoneError if it died, or has been silent for too long, and is not started
+        again; DistrlccError: what training raised.
         """
         both = [self._training, self._asked]
         answered, _ = self._ray.wait(both, num_returns=2, timeout=0.0)
@@ -206,16 +201,11 @@ class Driver:
             self.members.pop().kill()
 
     def watch(self, planned: int = 1, update: Callable[[], int] | None = None) -> None:
-        """Watch the members until the first ones have ended.
+        """Watch the members until the first ones have ended; others than ``planned`` await room.
 
-        Args:
-            planned: How many of the members the run needs; others wait for room.
-            update: Returns the run's last update, -1 before the first, if its members are equal: a
-                run of several goes on when one is left out or is started again.
-
-        Raises:
-            MemberGoneError: The run fails with one.
-            DistrlccError: What one raised, if that ends the run; or this process's own Ray died.
+        ``update`` returns the run's last update, -1 before the first, if its members are equal: a
+        run of several goes on when one is left out or is started again. Raises MemberGoneError if
+        the run fails with one; else what one raised, or GroupError if this process's own Ray died.
         """
         # Remove the members that have ended.
         first, latest = self.members[:planned], -1
@@ -312,10 +302,8 @@ def drive(
     """Connect to Ray, reserve room, show progress and hear signals; kill the members at the end.
 
     ``run`` is the run's id if its directory is to be opened here. The first learner is on this
-    machine then, and where there is no storage.
-
-    Raises:
-        DistrlccError: What does not fit, or what ended the run.
+    machine then, and where there is no storage. Raises DistrlccError: what does not fit, or what
+    ended the run.
     """
     # Say how to go on: the run directory has the same path in another process.
     out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()

@@ -64,10 +64,8 @@ def reserve(
 ) -> Iterator[Reservation]:
     """Reserve room for learners and workers on the cluster, and give it back.
 
-    ``at`` is the address of the machine where the first learner must be; empty: anywhere.
-
-    Raises:
-        GroupError: Ray finds no room in time; the message says what is free and what was asked for.
+    ``at`` is the address of the machine where the first learner must be; empty: anywhere. Raises
+    GroupError if Ray finds no room in time; the message says what is free and what was asked for.
     """
     # Ask for a bundle for each planned process.
     ray = require_ray()
@@ -107,12 +105,9 @@ def reserve(
 
 
 def share_of_cores(cores: list[float], named: float, unnamed: int) -> float:
-    """Return the cores of each process that names none: one, or a share that fits everywhere.
+    """Return the cores of each of ``unnamed`` processes: one, or a share that fits everywhere.
 
-    Args:
-        cores: Those of each machine that are free.
-        named: Cores of the processes that name how many.
-        unnamed: Processes that name none.
+    ``cores`` are free on each machine; other processes have ``named`` how many of them they take.
     """
     share = min(1.0, (sum(cores) - named) / max(unnamed, 1))
     share = max(int(share * 1e3) / 1e3, 0.01)  # Ray counts in ten-thousandths

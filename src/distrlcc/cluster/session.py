@@ -74,11 +74,7 @@ def pointers() -> list[Path]:
 
 
 def require_ray() -> Any:
-    """Return the module ray.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Return the module ray; raises ConfigError if it is not installed."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     require("ray")
@@ -91,13 +87,9 @@ def require_ray() -> Any:
 def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
     """Connect to Ray, yield the module, and leave nothing behind.
 
-    Args:
-        address: `AUTO`, or HOST:PORT of a cluster's head; empty starts Ray here for the session.
-        cpus: Cores that a Ray of the session may give away; None: all.
-
-    Raises:
-        ConfigError: Ray is not installed.
-        GroupError: There is no such cluster, or it refuses the connection.
+    The address is `AUTO`, or HOST:PORT of a cluster's head; empty starts Ray here for the session,
+    with so many cores to give away, or all. Raises ConfigError if Ray is not installed, GroupError
+    if there is no such cluster, or it refuses the connection.
     """
     ray = require_ray()
     if ray.is_initialized():
@@ -235,11 +227,7 @@ def _credentials(address: str) -> dict[str, str]:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST`` or ``HOST:PORT``.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Return host and port of ``HOST`` or ``HOST:PORT``; raises ConfigError if it is neither."""
     host, colon, port = text.rpartition(":")
     host, port = (host, port) if colon else (text, str(DEFAULT_PORT))
     if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 65527:
@@ -250,10 +238,8 @@ def parse_address(text: str) -> tuple[str, int]:
 def read_row(address: str, token: str) -> dict[str, str]:
     """Return the versions that a cluster's head has written for machines that join.
 
-    There are none if the cluster was not started by ``distrlcc cluster start``.
-
-    Raises:
-        DistrlccError: See `ask_store`; or the cluster has another token, or its row is none.
+    There are none if the cluster was not started by ``distrlcc cluster start``. Raises
+    DistrlccError (see `ask_store`; or the cluster has another token, or its row is none).
     """
     row = ask_store(address, token)
     if row is None:
@@ -269,12 +255,8 @@ def read_row(address: str, token: str) -> dict[str, str]:
 def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:
     """Write a row into the internal store of a head if one is given, else return it.
 
-    Returns:
-        None if the head has another token.
-
-    Raises:
-        ConfigError: The address is none, or Ray is not installed.
-        GroupError: No Ray answers there in time.
+    That is None if the head has another token. Raises ConfigError if the address is none, or Ray is
+    not installed; GroupError if no Ray answers there in time.
     """
     host, port = parse_address(address)
     require_ray()
@@ -363,10 +345,8 @@ def memory_kills(actor: Any) -> list[str]:
 def why_gone(actor: Any, known: int, otherwise: str) -> tuple[str, int]:
     """Return why an actor is gone, and how often the memory monitor has killed it so far.
 
-    Args:
-        actor: Its handle.
-        known: How often that was when it was lost before.
-        otherwise: What Ray said, which knows of no memory where it starts the actor again.
+    ``known``: how often before; ``otherwise``: what Ray said, which does not know of memory where
+    it starts the actor again.
     """
     deadline = monotonic() + limits().heartbeat  # the table is written a little later
     while len(kills := memory_kills(actor)) <= known and monotonic() < deadline:

@@ -101,8 +101,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def state_folder() -> Path:
     """Return this machine's folder, which only its owner may read.
 
-    Raises:
-        OutputError: It cannot be made.
+    Raises OutputError if it cannot be made.
     """
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     machine = f"{platform.node() or 'host'}-{os.stat('/proc/self/ns/net').st_ino}"

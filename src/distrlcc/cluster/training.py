@@ -12,12 +12,14 @@ import uuid
 from dataclasses import replace
 from functools import partial
 
-from distrlcc.actors.trainer import actor_state, train_on_engine
+from distrlcc.actors.actor_source import ActorSource
+from distrlcc.actors.start import actor_state, check_learners, train_on_engine
 from distrlcc.cluster.engine import TOPOLOGY, RayEngine
 from distrlcc.cluster.member import DEATHS, MemberGoneError, Trains, drive
 from distrlcc.cluster.placement import Reservation
 from distrlcc.errors import OutputError
 from distrlcc.limits import limits
+from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import (
     TrainJob,
@@ -38,58 +40,80 @@ from distrlcc.storage import say
 
 
 class RayRank(Trains):
-    """One rank of a decentralized run."""
+    """One rank of a decentralized run, or one of several learners."""
 
-    def train(self, spec: RankSpec, job: TrainJob, token: str) -> int:
+    def train(
+        self, spec: RankSpec, job: TrainJob, token: str, room: Reservation, own: dict[str, str]
+    ) -> int:
         """Train as this rank; return 0 or the signal that ended it. The run has a token of its own.
 
-        Raises:
-            DistrlccError: See `train_rank`.
+        Learners have workers in a ``room``, which must share ``own``. Raises what `train_rank` and
+        `train_on_engine` raise.
         """
-        self.feed.take_warnings(f"rank {spec.slot}: " if spec.slot else "")
+        name = "learner" if spec.learners else "rank"
+        self.feed.take_warnings(f"{name} {spec.slot}: " if spec.slot else "")
         # One that was started again goes on from a checkpoint, if it finds itself alone.
         job = replace(job, resume=job.resume or self.restarts > 0)
         with behind_tunnel(spec, token) as behind:
-            return train_rank(behind, job, self.feed, self.stopper)
+            if not spec.learners:
+                return train_rank(behind, job, self.feed, self.stopper)
+            switch_threads_often()
+            ranks = ProcessGroup(behind, own, job.run)
+            return train_on_engine(
+                job,
+                actor_state(job, spec.device, ranks),
+                lambda: RayEngine(room, job.config, own, spec.slot),
+                ranks=ranks,
+                feed=self.feed,
+                stopper=self.stopper,
+                patience=2.0 * limits().start,
+            )
 
 
 def train_ranks_on_ray(
-    config: RunConfig, options: RunOptions, group: GroupOptions, on: str, *, processes: int
+    config: RunConfig,
+    options: RunOptions,
+    group: GroupOptions,
+    on: str,
+    *,
+    processes: int,
+    workers: int = 0,
 ) -> int:
-    """Train decentralized with equal ranks on a cluster; the first is on this machine.
+    """Train with equal ranks on a cluster, or learners with workers; the first is on this machine.
 
     Where the group is elastic, Ray starts a rank that died again as often as it takes while the
     run makes progress; `ResourcesConfig.max_workers` lets more in than planned. Otherwise all end
-    with it, and start again from the last checkpoint as often as ``group.restarts`` says.
-
-    Returns:
-        0, or 128 + the number of the signal that ended the run.
-
-    Raises:
-        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    with it, and start again from the last checkpoint as often as ``group.restarts`` says. Returns
+    0, or 128 + the number of the signal that ended the run. Raises DistrlccError for what does not
+    fit, found before anything is written, and for what ended the run.
     """
     # Find what does not fit before anything is written; then reserve room and begin the directory.
-    rehearse(config, Share.of(config, 0, processes).first)
-    gpus = config.resources.learner_gpus > 0
+    rehearse(config, 0 if workers else Share.of(config, 0, processes).first)
+    gpus, topology = config.resources.learner_gpus > 0, TOPOLOGY if workers else "decentralized"
     elastic, run_id = group.elastic and not gpus, uuid.uuid4().hex
-    with drive(config, options, on, "decentralized", learners=processes, run=run_id) as run:
+    with drive(
+        config, options, on, topology, learners=processes, workers=workers, run=run_id
+    ) as run:
         assert run.directory is not None
         out, storage = run.directory.path, run.directory.storage
         job = TrainJob(config, out, options.resume, options.tensorboard, run_id, storage)
         # Plan the ranks; elastic ones beyond the plan join when there is room.
-        count = len(run.room.learners) if elastic else processes
+        count = len(run.room.learners) if elastic and not workers else processes
         lives, attempt = DEATHS if elastic else 0, 0
         token = secrets.token_hex(32)
         master = Master(run.here, 0, token=token)
         own = replace(group, elastic=elastic, gpu=0 if gpus else -1)
-        spec = rank_spec(RankSpec(run.here, master.port, 0, processes), config, own)
+        place = RankSpec(run.here, master.port, 0, processes, learners=processes * bool(workers))
+        spec = rank_spec(place, config, own)
+        same = identity(config, topology=TOPOLOGY)
         try:
             # Start all, and again where the run does not heal by itself.
             while not run.results:
                 master.begin(attempt)
                 for slot in range(count):
                     place = replace(spec, slot=slot, attempt=attempt)
-                    run.start(f"rank {slot}", RayRank, slot, (place, job, token), lives)
+                    name = f"{'learner' if workers else 'rank'} {slot}"
+                    run.start(name, RayRank, slot, (place, job, token, run.room, same), lives)
                 try:
                     run.watch(processes, partial(master.update, attempt))
                 except MemberGoneError as error:
@@ -118,11 +142,8 @@ class RayTrainer(Trains):
     ) -> int:
         """Train until the end, as the process with the identity ``own`` asked.
 
-        All trainers of a run, one after the other, have one ``run_id``.
-
-        Raises:
-            DistrlccError: This machine has other versions; or see `open_directory` and
-                `train_on_engine`.
+        All trainers of a run, one after the other, have one ``run_id``. Raises DistrlccError if
+        this machine has other versions; or see `open_directory` and `train_on_engine`.
         """
         check_identity(own, identity(config, topology=TOPOLOGY))
         switch_threads_often()
@@ -147,7 +168,7 @@ class RayTrainer(Trains):
             return train_on_engine(
                 job,
                 state,
-                RayEngine(room, config, own),
+                lambda: RayEngine(room, config, own),
                 feed=self.feed,
                 stopper=self.stopper,
                 patience=2.0 * limits().start,  # their processes are still to be made
@@ -159,17 +180,20 @@ def train_actors_on_ray(
 ) -> int:
     """Train with workers on a cluster; Ray starts a trainer that died again, ``restarts`` times.
 
-    Returns:
-        0, or 128 + the number of the signal that ended the run.
-
-    Raises:
-        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    Returns and raises what `train_ranks_on_ray` does.
     """
-    rehearse(config)
-    workers = config.resources.workers or len(config.actors.links)
+    workers, learners = config.resources.workers or len(config.actors.links), config.actors.learners
+    check_learners(learners, workers)
     # An update's segments are counted for the workers that there are.
     if not config.actors.segments_per_update and workers != len(config.actors.links):
-        config = replace(config, actors=replace(config.actors, segments_per_update=workers))
+        each = config.distributed.batch == "per-process"
+        count = -(-workers // learners) if each else workers
+        config = replace(config, actors=replace(config.actors, segments_per_update=count))
+    ActorSource(config)
+    if learners > 1:
+        group = GroupOptions(restarts=restarts)
+        return train_ranks_on_ray(config, options, group, on, processes=learners, workers=workers)
+    rehearse(config)
     with drive(config, options, on, TOPOLOGY, learners=1, workers=workers) as run:
         own = identity(config, topology=TOPOLOGY)
         options = replace(run.options, watch=RunOptions.watch)  # this process's alone

@@ -18,6 +18,7 @@ from distrlcc.errors import ConfigError, NoGroupError, reading
 from distrlcc.limits import limits
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity
+from distrlcc.runs.stopper import Stopper
 
 TOKEN = "DISTRLCC_TOKEN"
 """Environment variable with the secret."""
@@ -35,8 +36,7 @@ def own_token() -> str:
 def checked_token(token: str) -> str:
     """Return a token that may guard a cluster.
 
-    Raises:
-        ConfigError: It is too short to guard anything, or cannot be sent in a header.
+    Raises ConfigError if it is too short to guard anything, or cannot be sent in a header.
     """
     if len(token) < _SHORTEST:
         raise ConfigError(
@@ -51,8 +51,7 @@ def checked_token(token: str) -> str:
 def guard(token: str, address: str) -> str:
     """Return a token that may guard this machine, which the others reach at an address.
 
-    Raises:
-        ConfigError: There is none, or it does not do.
+    Raises ConfigError if there is none, or it does not do.
     """
     if not token:
         raise ConfigError(
@@ -65,8 +64,7 @@ def guard(token: str, address: str) -> str:
 def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> str:
     """Compare with the identity that slot 0 published first; return the run's id that it gave.
 
-    Raises:
-        GroupError: Slot 0 is not there, or this process does not match it.
+    Raises GroupError if slot 0 is not there, or this process does not match it.
     """
     key = f"{spec.attempt}/identity"
     if spec.slot == 0:
@@ -79,11 +77,7 @@ def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], run: str 
 
 
 def decode(data: bytes, kind: Any, source: str) -> Any:
-    """Return what another member said, as it must be.
-
-    Raises:
-        GroupError: It is something else.
-    """
+    """Return what another member said, as it must be; raises GroupError if it is something else."""
     what = f"{source} said something else than expected"
     with reading(NoGroupError, what, "; is it of this version?"):
         return msgspec.json.decode(data, type=kind)
@@ -92,8 +86,7 @@ def decode(data: bytes, kind: Any, source: str) -> Any:
 def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> bytes:
     """Return a key's value once it is in the store; wait ``extra`` seconds beyond the join timeout.
 
-    Raises:
-        GroupError: It is not there in time.
+    Raises GroupError if it is not there in time.
     """
     if missing(store, [key], monotonic() + spec.join_seconds + extra):
         raise NoGroupError(
@@ -104,7 +97,7 @@ def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> byte
 
 
 def missing(store: Any, keys: Collection[str], deadline: float) -> list[str]:
-    """Wait until all keys are in the store; return those that are not by the deadline."""
-    while not (here := store.check(list(keys))) and monotonic() < deadline:
+    """Wait until all keys are in the store, or a user's signal; return those that are not."""
+    while not (here := store.check(list(keys))) and monotonic() < deadline and not Stopper.newest:
         sleep(limits().tick)
     return [] if here else [key for key in keys if not store.check([key])]

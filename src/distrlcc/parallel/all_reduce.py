@@ -32,8 +32,7 @@ class AllReduce:
     def __init__(self, backend: Any, rank: int, size: int) -> None:
         """Take the group's backend; all ranks make this at once, as it measures exchanges.
 
-        Raises:
-            RuntimeError: A rank is gone.
+        Raises RuntimeError if a rank is gone.
         """
         self._backend, self.rank, self.size = backend, rank, size
         self._power = 1 << (size.bit_length() - 1)
@@ -63,8 +62,7 @@ class AllReduce:
     def __call__(self, vector: Tensor) -> None:
         """Replace a flat vector by the ranks' sum; all have the same number and type of values.
 
-        Raises:
-            RuntimeError: A rank is gone, or late.
+        Raises RuntimeError if a rank is gone, or late.
         """
         rank, power = self.rank, self._power
         if self._spare.numel() < vector.numel() or self._spare.dtype != vector.dtype:

@@ -30,7 +30,6 @@ from distrlcc.runs.checkpoint import checksum, pack, unpack
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import DistributedConfig, RunConfig
 from distrlcc.runs.run_state import RunState
-from distrlcc.runs.source import EnvSource
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Agreed, late, updated
 
@@ -104,8 +103,7 @@ class ElasticGroup:
     def ended(self, state: RunState) -> bool:
         """Say whether rank 0's user or the time ends the run, or a user this rank's part.
 
-        Raises:
-            GroupError: This rank is left out, as it sent what is not finite again.
+        Raises GroupError if this rank is left out, as it sent what is not finite again.
         """
         own = self._group.members[self._group.rank]
         if self._offences[own.name] >= _OFFENCES:
@@ -130,9 +128,8 @@ class ElasticGroup:
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn with the others; see `distrlcc.runs.train.Group`.
 
-        Raises:
-            GroupError: Weights differ between ranks, the master is out of reach, or a rank is gone
-                and the group is not elastic.
+        Raises GroupError if weights differ between ranks, the master is out of reach, or a rank is
+        gone and the group is not elastic.
         """
         group, collected, failures = self._group, time.perf_counter(), 0
         if batch is not None:
@@ -163,6 +160,8 @@ class ElasticGroup:
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
                 agreed = self._learn(state, safe, batch, stats, collected - self._started)
+                if agreed.finite and not agreed.stats.steps:  # nobody has anything: they end
+                    return None
                 self._learned = True
             except InterruptedUpdateError:
                 assert safe is not None
@@ -194,9 +193,12 @@ class ElasticGroup:
         numbers[self._group.rank] = number
         return list(self._group.sum(numbers))
 
-    def finish(self, state: RunState, recorder: Recorder) -> None:
+    def finish(self, state: RunState, recorder: Recorder, *, failed: bool) -> None:
         """Rank 0 saves; the others wait for it. If it dies meanwhile, the next rank saves."""
         group = self._group
+        if failed:  # the others, if any, go on without this rank
+            recorder.finish(scored=group.size == 1)
+            return
         if self._leaves and not self._ended and not state.over:
             return
         if self._learned:
@@ -248,11 +250,8 @@ class ElasticGroup:
 
         With it go the rows since the newest checkpoint, who left and joined, and whether the run
         is to end: whoever receives them may be the next rank 0. Return whether this rank's state
-        was older: its batch is made empty then.
-
-        Raises:
-            GroupError: What was sent is no state.
-            CheckpointError: It is not one of this run.
+        was older: its batch is made empty then. Raises GroupError if what was sent is no state;
+        CheckpointError if it is not one of this run.
         """
         group, update = self._group, state.counters.update
         recorder = self._recorder
@@ -286,10 +285,10 @@ class ElasticGroup:
         group, learned = self._group, False
         try:
             with np.errstate(all="ignore"):  # what is not finite is refused
-                metrics = updated(state, _nothing(state) if batch is None else batch)
+                metrics = updated(state, state.source.nothing() if batch is None else batch)
             state.count_time()
             agreed = self._exchange(state, batch, stats, seconds)
-            learned = agreed.stats.late_batches < group.size
+            learned = agreed.stats.late_batches < group.size and agreed.stats.steps > 0
         except NotFiniteError as error:
             # Who sent what is not finite? Where all did, training has diverged: none is to blame.
             idle = batch is None or (isinstance(batch, Rollout) and not batch.steps)
@@ -336,11 +335,14 @@ class ElasticGroup:
         intervals = (config.distributed.sync_check_every, config.checkpoint_every)
         if config.scores_at(update) or any(update % interval == 0 for interval in intervals):
             checksums[group.rank] = checksum(state.learner.shared_state())
-        own, saved = np.array(astuple(stats)), self._recorder.saved[0] if group.leads else 0
-        total = group.sum(np.concatenate([own, [rows < length, saved], *columns]))
-        self._recorder.confirm(int(total[len(own) + 1]))
+        saved = self._recorder.saved[0] if group.leads else 0
+        own, more = astuple(stats), state.source.counts()
+        total = group.sum(np.concatenate([own, [rows < length, saved], *columns, more]))
+        seen, (cut, saved), of_ranks = np.split(total, [len(own), len(own) + 2])
+        self._recorder.confirm(int(saved))
         # Do any weights differ, and which ranks stop?
-        flags, checksums, paces = total[len(own) + 2 :].reshape(3, group.size)
+        columns, counts = np.split(of_ranks, [columns.size])
+        flags, checksums, paces = columns.reshape(3, group.size)
         check_sync(checksums.tolist(), group, update)
         self._paces = paces.tolist()
         self._ended = bool(flags[0]) or (bool(flags.any()) and not group.spec.elastic)
@@ -350,22 +352,14 @@ class ElasticGroup:
         # does not end the run.
         signalled = bool(flags[group.rank])
         self._leaves, self._signalled = signalled and self._signalled, signalled
-        metrics = {"ranks": float(group.size), "rollouts_cut_short": float(total[len(own)])}
+        metrics = {"ranks": float(group.size), "rollouts_cut_short": float(cut)}
         events, self._events = self._events, []
-        return Agreed(CollectStats(*total[: len(own)].tolist()), metrics, events=events)
-
-
-def _nothing(state: RunState) -> Rollout:
-    assert isinstance(state.source, EnvSource)  # other sources' ranks all begin together
-    return state.source.nothing()
+        found = CollectStats(*seen.tolist())
+        return Agreed(found, metrics, counts=counts.tolist(), events=events)
 
 
 def check_sync(checksums: Sequence[float], group: ProcessGroup, update: int) -> None:
-    """Compare checksums.
-
-    Raises:
-        GroupError: They differ; the odd ones out are named.
-    """
+    """Compare checksums; raises GroupError if they differ; the odd ones out are named."""
     if len(set(checksums)) == 1:
         return
     (usual, count), *_ = Counter(checksums).most_common()

@@ -71,11 +71,7 @@ class Gate:
     """A line to this machine's tunnel; what it was asked for is there until the line is closed."""
 
     def __init__(self, name: str) -> None:
-        """Open it to the tunnel of this name.
-
-        Raises:
-            GroupError: The tunnel is gone.
-        """
+        """Open it to the tunnel of this name; raises GroupError if the tunnel is gone."""
         self._socket, self._lock = socket.socket(socket.AF_UNIX), threading.Lock()
         self._socket.settimeout(2 * limits().call)
         try:
@@ -104,9 +100,8 @@ class Gate:
     def way(self, gateway: str, target: str | int) -> int:
         """Return a loopback port that leads to a port or service behind another tunnel.
 
-        Raises:
-            OSError: The service cannot be reached.
-            GroupError: There is another token, or no tunnel; or this machine's own is gone.
+        Raises OSError if the service cannot be reached; GroupError if there is another token, or no
+        tunnel; or this machine's own is gone.
         """
         host, _, port = gateway.rpartition(":")
         answer = self._ask(Ask(target, host, int(port)))
@@ -171,8 +166,7 @@ class TunnelStore(dist.Store):  # type: ignore[misc, name-defined]
     def get(self, key: str) -> bytes:
         """See torch's Store.
 
-        Raises:
-            GroupError: A member told something else than where it listens.
+        Raises GroupError if a member told something else than where it listens.
         """
         data = bytes(self._store.get(key))
         if not data.startswith(_MARK):

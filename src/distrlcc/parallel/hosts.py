@@ -40,8 +40,7 @@ _SCRIPT = (
 def read_hosts(path: str) -> dict[str, int]:
     """Read a file with a host on each line and behind it a number of processes, 0 where none is.
 
-    Raises:
-        ConfigError: It cannot be read, names none or one twice, or a line is something else.
+    Raises ConfigError if it cannot be read, names none or one twice, or a line is something else.
     """
     hosts = dict[str, int]()
     with reading(ConfigError, f"cannot read {path}"):
@@ -63,8 +62,7 @@ def read_hosts(path: str) -> dict[str, int]:
 def ssh(host: str, *words: str) -> Popen[bytes]:
     """Run a command on a host, with pipes as its input and output.
 
-    Raises:
-        ConfigError: There is no SSH client.
+    Raises ConfigError if there is no SSH client.
     """
     client = shlex.split(os.environ.get(SSH, "")) or ["ssh"]
     options = f"-T -x -oBatchMode=yes -oConnectTimeout={2 * limits().call:.0f}"
@@ -115,10 +113,8 @@ class _Remote(Thread):
 def started(hosts: Sequence[str], program: str, words: Sequence[Sequence[str]]) -> Iterator[None]:
     """Run a program, as a shell takes it, on each host with its words and our token.
 
-    It ends in time after this context does, or is ended.
-
-    Raises:
-        NoGroupError: A host cannot be reached without a question or lacks it; none has begun.
+    It ends in time after this context does, or is ended. Raises NoGroupError if a host cannot be
+    reached without a question or lacks it; none has begun.
     """
     remotes = list[_Remote]()
     try:

@@ -54,8 +54,7 @@ def interfaces() -> list[Interface]:
 def resolve(host: str) -> str:
     """Return a host's IPv4 address.
 
-    Raises:
-        ConfigError: It has none, or one of no single machine, such as 0.0.0.0.
+    Raises ConfigError if it has none, or one of no single machine, such as 0.0.0.0.
     """
     remedy = "; give an address such as 10.0.0.1"
     with reading(ConfigError, f"{host!r} has no IPv4 address", remedy):
@@ -72,9 +71,8 @@ def resolve(host: str) -> str:
 def check_place(address: str = LOOPBACK, port: int = 0) -> None:
     """See, before anything is prepared, that a run's processes can listen at their places.
 
-    Raises:
-        ConfigError: This machine has no loopback interface.
-        GroupError: The address is not this machine's, or the port is taken.
+    Raises ConfigError if this machine has no loopback interface; GroupError if the address is not
+    this machine's, or the port is taken.
     """
     try:
         with socket.create_server((LOOPBACK, 0)) as server:
@@ -88,11 +86,7 @@ def check_place(address: str = LOOPBACK, port: int = 0) -> None:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        GroupError: It cannot listen there.
-    """
+    """Return a socket that listens; raises GroupError if it cannot listen there."""
     try:
         return socket.create_server((address, port), backlog=512)
     except OSError as error:
@@ -103,14 +97,10 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def interface_towards(host: str, name: str = "") -> Interface:
-    """Return the interface that reaches a host.
+    """Return the interface that reaches a host, which may be this machine.
 
-    Args:
-        host: Name or IPv4 address of the peer; may be this machine's own.
-        name: An interface to use instead of the system's choice.
-
-    Raises:
-        ConfigError: There is no such interface, no route, or no such host.
+    That is the one of a ``name``, else the system's choice. Raises ConfigError if there is none, no
+    route, or no such host.
     """
     found = interfaces()
     names = ", ".join(map(str, found)) or "none"
@@ -152,8 +142,7 @@ def is_loopback(address: str) -> bool:
 def tunnel_towards(host: str) -> Interface:
     """Return the tunnel (TUN, TAP, WireGuard) to use for a host: the one on the route, or the only.
 
-    Raises:
-        ConfigError: There is none, or several of which none is on the route.
+    Raises ConfigError if there is none, or several of which none is on the route.
     """
     tunnels = [interface for interface in interfaces() if is_tunnel(interface.name)]
     routed = interface_towards(host)

@@ -22,8 +22,7 @@ _OTHERS = {
 def launched(environment: Mapping[str, str]) -> dict[str, str] | None:
     """Return RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCAL_RANK; None: by no launcher.
 
-    Raises:
-        ConfigError: Some are set and some are not, or one is no number.
+    Raises ConfigError if some are set and some are not, or one is no number.
     """
     found = {name: environment[name] for name in (*_FOUR, "LOCAL_RANK") if environment.get(name)}
     source = "the environment"

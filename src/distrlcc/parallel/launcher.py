@@ -76,24 +76,18 @@ class Launcher:
         specs: list[RankSpec],
         *,
         restarts: int = 0,
-        led: bool = False,
         invitation: str = "",
         watch: Watch = lambda stopper: None,
     ) -> None:
-        """Take what to run.
+        """Take what to run: ``target(spec, job)`` for each of this machine's specs.
 
-        Args:
-            target: Importable by name: called in each process as ``target(spec, job)``.
-            job: Picklable; a process that is started again gets it with ``resume`` set.
-            specs: This machine's; with slot 0 it is node 0, which has the master. Port 0 takes any.
-            restarts: How often processes are started again.
-            led: Whether slot 0, on node 0, is a trainer, and the others its workers: its end is the
-                run's. Else any that ends well ends the run.
-            invitation: Said once others can join.
-            watch: See `Watch`.
+        With slot 0 this is node 0, which has the master; port 0 takes any. A process that is
+        started again, at most ``restarts`` of them, gets the job with ``resume`` set. Whichever
+        ends well ends the run, but for a worker where there are learners. The ``invitation`` is
+        said once others can join.
         """
         self._target, self._job, self._specs = target, job, specs
-        self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, led
+        self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, specs[0].learners
         self._invitation, self._look = invitation, watch
         # A fork server imports once what all of them need: that is seconds, and memory, for each.
         _short_folder()
@@ -115,8 +109,7 @@ class Launcher:
     def run(self) -> Outcome:
         """Run until all processes have ended; none is left, however this returns.
 
-        Raises:
-            DistrlccError: The error of the first process that failed.
+        Raises DistrlccError: the error of the first process that failed.
         """
         with ExitStack() as stack:
             # Serve the master, or find it and the attempt that its run is at.
@@ -124,7 +117,7 @@ class Launcher:
             if self._hosts:
                 # Equals agree at a lighthouse.
                 where = first.address, first.port
-                self._master = Master(*where, lighthouse=not self._led, token=own_token())
+                self._master = Master(*where, lighthouse=self._led != 1, token=own_token())
                 stack.callback(self._master.close)
                 self._tunnel = self._master.tunnel
                 sys.stdout.write(self._invitation)
@@ -190,7 +183,7 @@ class Launcher:
             self._start(spec, self._job)
         failure: DistrlccError | None = None
         spec = self._specs[0]
-        with RunWatch(spec, bound=self._led) as run:
+        with RunWatch(spec, bound=self._led > 0) as run:
             # Judge those that have ended, until all have.
             while self._children:
                 wait([child.process.sentinel for child in self._children], limits().tick)
@@ -231,10 +224,10 @@ class Launcher:
         if stopper.signal and not self._asked:
             self._asked = now
             self._signal(signal.SIGTERM)
-        if run.over.is_set() and not (self._hosts and self._led):
+        if run.over.is_set() and not (self._hosts and self._led == 1):
             self._ended = self._ended or now
         # Workers have nothing to save. After a signal the update is finished first.
-        saves = not self._led or any(child.spec.slot == 0 for child in self._children)
+        saves = not self._led or any(child.spec.slot < self._led for child in self._children)
         limit = limits().stop if saves else limits().kill
         late = self._ended and now - self._ended > limit
         if late or (self._asked and now - self._asked > limits().patience):
@@ -243,11 +236,13 @@ class Launcher:
     def _judge(self, child: _Child, stopper: Stopper, run: RunWatch) -> DistrlccError | None:
         """Judge how a process ended; return why the run fails, if it does."""
         spec, code, (kind, sent) = child.spec, child.process.exitcode, child.sent
-        # It returned: the run is over with it, or with the vital one.
+        # It returned: the run is over with it, unless others here learn.
+        learns, only = spec.slot < self._led, self._led == 1 and self._hosts
         if kind == "result":
             self._outcome.results[spec.slot] = sent
             ended_well = not isinstance(sent, int) or sent == 0
-            if spec.slot == 0 if self._led and self._hosts else ended_well:
+            vital = learns or not any(own.slot < self._led for own in self._specs)
+            if vital and (ended_well or only):
                 self._ended = self._ended or time.monotonic()
             return None
         # Else find why it failed, and whether the same would happen again.
@@ -256,7 +251,8 @@ class Launcher:
         else:
             name = f"rank {spec.slot}"
             if self._led:
-                name = f"worker {spec.slot - 1}" if spec.slot else "the trainer"
+                name = f"learner {spec.slot}" if learns else f"worker {spec.slot - self._led}"
+                name = "the trainer" if learns and self._led == 1 else name
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "crashed"
             failure = GroupError(f"{name} (process {child.process.pid}) {how}")
             if code == _LOST and (told := _death_of_server()):

@@ -84,11 +84,8 @@ class Membership:
         """Join at ``lighthouse`` (address:port) under this process's own address.
 
         ``attempt`` asks the master for the newest one, which no member is believed to know.
-
-        A first heartbeat is sent at once, so that no quorum forms without this member.
-
-        Raises:
-            GroupError: The lighthouse is out of reach.
+        A first heartbeat is sent at once, so that no quorum forms without this member. Raises
+        GroupError if the lighthouse is out of reach.
         """
         self._lighthouse, self._spec, self._address = lighthouse, spec, address
         self._attempt = attempt
@@ -120,9 +117,7 @@ class Membership:
         """Wait for all living members and return them in order of rank.
 
         Of two with one slot the one that is further stays. ``state`` has more of this `Member`.
-
-        Raises:
-            GroupError: The lighthouse is out of reach, or another process has this slot.
+        Raises GroupError if the lighthouse is out of reach, or another process has this slot.
         """
         own = {"slot": self._spec.slot, "pid": os.getpid(), "attempt": self._spec.attempt, **state}
         refused = 0.0

@@ -3,11 +3,7 @@
 Except for the store nothing else touches torch.distributed. Once per update the members form a
 quorum: a process that died, froze or was cut off is dropped, one that joined is admitted, and the
 group is built anew if it changed. Between two quorums every collective has a short time limit; one
-that fails raises `PeerLostError`, and the update is done again with the next quorum::
-
-    with ProcessGroup(spec, identity(config)) as group:
-        quorum = group.agree(step=0, ready=False)
-        total = group.sum(np.array([1.0]))
+that fails raises `PeerLostError`, and the update is done again with the next quorum.
 """
 
 import hashlib
@@ -95,8 +91,7 @@ class ProcessGroup:
     def __init__(self, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> None:
         """Prepare; enter the context to join. The others receive slot 0's id of the ``run``.
 
-        Raises:
-            ConfigError: There is no such device or interface, or no route to the master.
+        Raises ConfigError if there is no such device or interface, or no route to the master.
         """
         self.spec, self._identity, self.run = spec, identity, run
         self.device = checked_device(spec.device)
@@ -190,8 +185,7 @@ class ProcessGroup:
     def agree(self, step: int, *, ready: bool) -> Quorum:
         """Wait for all living members, and build the group anew if it is not what it was.
 
-        Raises:
-            GroupError: A rank is gone and the run is not elastic, or the master is out of reach.
+        Raises GroupError if a rank is gone for good, or the master is out of reach.
         """
         failures = 0
         while True:
@@ -343,8 +337,7 @@ class ProcessGroup:
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the members' sum of a small float64 array of the same shape everywhere.
 
-        Raises:
-            NotFiniteError: It is not finite, which all members see.
+        Raises NotFiniteError if it is not finite, which all members see.
         """
         if self.size == 1:
             return checked(values)
@@ -411,8 +404,7 @@ class ProcessGroup:
 def _check_private(interface: Interface, *, named: bool) -> None:
     """See that NCCL, which no tunnel carries, speaks where its user trusts all who listen.
 
-    Raises:
-        ConfigError: It would not.
+    Raises ConfigError if it would not.
     """
     if not (named or is_loopback(interface.address) or is_tunnel(interface.name)):
         raise ConfigError(
@@ -422,11 +414,7 @@ def _check_private(interface: Interface, *, named: bool) -> None:
 
 
 def checked_device(name: str) -> torch.device:
-    """Return a device.
-
-    Raises:
-        ConfigError: This machine does not have it.
-    """
+    """Return a device; raises ConfigError if this machine does not have it."""
     kind, _, number = name.partition(":")
     if kind == "cuda":
         count = torch.cuda.device_count()

@@ -31,3 +31,15 @@ class RankSpec:
     """Steps that each learner takes by itself between two averages."""
     gate: str = ""
     """Name of this machine's tunnel; empty where the whole run is on this machine."""
+    learners: int = 0
+    """Slots that learn, before those of their workers; 0: there are no workers."""
+
+    @property
+    def learner(self) -> int:
+        """Slot of the learner that this process is, or that its segments go to."""
+        return self.slot % self.learners
+
+    @property
+    def team(self) -> str:
+        """What the names of a learner and its workers in the master's store begin with."""
+        return f"{self.attempt}/{self.learner}"

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -196,6 +196,22 @@ def train_rank(
     else:
         share = Share.of(config, spec.slot, spec.size)
         state = env_run(config, share, ranks, spec.device)
+    return train_group(job, ranks, state, stopper, feed)
+
+
+def train_group(
+    job: TrainJob,
+    ranks: ProcessGroup,
+    state: RunState,
+    stopper: Stopper,
+    feed: RemoteProgress | None = None,
+    leads: Callable[[RunDirectory, Display], None] = lambda run, shown: None,
+) -> int:
+    """Join the group, and train until the end; return 0 or the signal that ended this rank's part.
+
+    ``leads`` is called whenever this rank becomes rank 0. Raises what `train` raises.
+    """
+    config = job.config
 
     # Only a rank that leads opens the directory: rank 0, and whichever takes over.
     def open_run(stack: ExitStack) -> tuple[RunDirectory, Display]:
@@ -204,6 +220,7 @@ def train_rank(
         seconds = config.max_seconds
         shown = feed or Progress(state.total_steps, max_seconds=seconds, show=job.show)
         stack.enter_context(shown)
+        leads(run, shown)
         return run, shown
 
     # Join and train.
@@ -233,8 +250,7 @@ def start_node(
 ) -> int:
     """Run this machine's processes until they end; return the exit code.
 
-    Raises:
-        DistrlccError: What does not fit, found before anything is written, or what ended the run.
+    Raises DistrlccError for what does not fit, before anything is written, or what ended the run.
     """
     # Find what does not fit before anything is written.
     node = node or Node()
@@ -301,8 +317,7 @@ def node_job(
 def behind_tunnel(spec: RankSpec, token: str, master: Master | None = None) -> Iterator[RankSpec]:
     """Return the spec of a rank that no launcher of ours started, with a tunnel of its own.
 
-    Raises:
-        ConfigError: See `open_tunnel`.
+    Raises what `open_tunnel` raises.
     """
     tunnel = open_tunnel(replace(spec, port=0), token) if master is None else master.tunnel
     try:
@@ -318,10 +333,8 @@ def run_launched(
     """Train as the rank that a launcher's environment names; return the exit code.
 
     ``environment`` is `launched`'s. torchrun ends all ranks when one dies, and with
-    ``--max-restarts`` starts all again: the run then goes on from its last checkpoint.
-
-    Raises:
-        ConfigError: There is no ``--out``.
+    ``--max-restarts`` starts all again: the run then goes on from its last checkpoint. Raises
+    ConfigError if there is no ``--out``.
     """
     if options.out is None:
         raise ConfigError("under a launcher give --out DIR, the same for all ranks")
@@ -352,11 +365,9 @@ def _launched_spec(
 
     The others find the master's address in torchrun's own store. That outlives a restart, and
     agents count restarts differently, so rank 0 counts them there, and the others try addresses
-    until one answers: that of the attempt before belongs to a process that is gone.
-
-    Raises:
-        ConfigError: There is no such interface, or no route.
-        GroupError: torchrun's store or rank 0 does not answer.
+    until one answers: that of the attempt before belongs to a process that is gone. Raises
+    ConfigError if there is no such interface, or no route; GroupError if torchrun's store or rank 0
+    does not answer.
     """
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     slot, master = int(environment["RANK"]), None

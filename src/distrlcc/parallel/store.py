@@ -41,11 +41,9 @@ class Master:
     ) -> None:
         """Listen; port 0 takes any.
 
-        At an address that others reach, only a tunnel listens, for those who know the token.
-
-        Raises:
-            ConfigError: The address is no one's, or there is no token that will do.
-            GroupError: The address is not this machine's, or the port is taken.
+        At an address that others reach, only a tunnel listens, for those who know the token. Raises
+        ConfigError if the address is no one's, or there is no token that will do; GroupError if the
+        address is not this machine's, or the port is taken.
         """
         # Serve the store on loopback, at the given port if that is where members look for it.
         own = resolve(address)
@@ -91,10 +89,8 @@ class Master:
 def open_tunnel(spec: RankSpec, token: str) -> Tunnel | None:
     """Return this machine's tunnel to a master on another; None where that is on loopback.
 
-    It has the master's port number if that is free here, so that a firewall opens one only.
-
-    Raises:
-        ConfigError: There is no such interface, no route, or no token that will do.
+    It has the master's port number if that is free here, so that a firewall opens one only. Raises
+    ConfigError if there is no such interface, no route, or no token that will do.
     """
     own = interface_towards(spec.address, spec.interface).address
     if is_loopback(own):
@@ -109,11 +105,9 @@ def open_tunnel(spec: RankSpec, token: str) -> Tunnel | None:
 def reach(spec: RankSpec, service: str, wait: float) -> tuple[str, int]:
     """Return where a service of the master is reached from here; try for ``wait`` seconds.
 
-    Without a tunnel the service is the store.
-
-    Raises:
-        ConfigError: There is no such interface, or no route.
-        GroupError: Nothing listens there, there is another token, or this machine's tunnel is gone.
+    Without a tunnel the service is the store. Raises ConfigError if there is no such interface, or
+    no route; GroupError if nothing listens there, there is another token, or this machine's tunnel
+    is gone.
     """
     interface, begin = interface_towards(spec.address, spec.interface), time.monotonic()
     address = resolve(spec.address)  # once, as the system's resolver knows no limit
@@ -140,8 +134,7 @@ def reach(spec: RankSpec, service: str, wait: float) -> tuple[str, int]:
 def master_needed(spec: RankSpec) -> Iterator[None]:
     """Turn the failure of a call to the store into one line.
 
-    Raises:
-        GroupError: The master went away.
+    Raises GroupError if the master went away.
     """
     try:
         yield
@@ -154,9 +147,7 @@ def master_needed(spec: RankSpec) -> Iterator[None]:
 def connect(spec: RankSpec, wait: float) -> Any:
     """Return a client of the master's store, once something listens there; try ``wait`` seconds.
 
-    Raises:
-        ConfigError: See `reach`.
-        GroupError: See `reach`; or what listens there is no store.
+    Raises ConfigError (see `reach`); GroupError (see `reach`; or what listens there is no store).
     """
     address, port = reach(spec, "store", wait)
     # Open the store in a thread: a server of another kind may let torch wait forever.
@@ -204,8 +195,7 @@ def sockets_to(port: int) -> set[int]:
 def wait_for_attempt(spec: RankSpec, least: int) -> int:
     """Return the number of the attempt that a run is at, once it is at least ``least``.
 
-    Raises:
-        GroupError: The master is out of reach, or no such attempt begins in time.
+    Raises GroupError if the master is out of reach, or no such attempt begins in time.
     """
     store = connect(spec, spec.join_seconds)
     deadline = time.monotonic() + spec.join_seconds

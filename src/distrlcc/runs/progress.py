@@ -1,10 +1,5 @@
 """Progress of a run: a live table in a terminal, plain lines elsewhere.
 
-::
-
-    with Progress(10_000_000, max_seconds=180) as progress:
-        progress.update({"steps": 16384, "episode_return": 0.4, "utilisation": 0.9})
-
 What :data:`COLUMNS` names is shown; a value stays until a newer one comes, as not every update ends
 an episode. Speed is measured here over the last seconds, so pauses for scoring count. It is drawn
 when something is reported, so no thread competes with training.

@@ -124,6 +124,8 @@ class ActorsConfig:
     """For each machine the links of its workers: Indigo's link ids, suites, scenarios or files."""
     envs_per_worker: int = 1
     """Environments that each worker steps."""
+    learners: int = 1
+    """Processes that learn, each from workers of its own; worker i is learner i mod learners's."""
     segments_per_update: int = 0
     """Segments that an update learns from; 0: one for each planned worker."""
     max_lag: int = 16
@@ -137,7 +139,7 @@ class ActorsConfig:
         if not self.nodes or not any(self.nodes):
             raise ConfigError("nodes is empty: expected a list of links for each machine")
         object.__setattr__(self, "nodes", tuple(tuple(map(pinned_suite, n)) for n in self.nodes))
-        check_fields(self, "envs_per_worker", 1)
+        check_fields(self, "envs_per_worker learners", 1)
         check_fields(self, "segments_per_update max_lag wait_workers", 0)
         if self.engine not in (engines := (CHANNEL, TORCH_RPC)):
             raise unknown_name("engine", self.engine, engines)
@@ -156,6 +158,12 @@ class ActorsConfig:
     def per_update(self) -> int:
         """Segments that an update learns from."""
         return self.segments_per_update or len(self.links)
+
+    def parts(self, *, own: bool) -> list[int]:
+        """Return each learner's segments in an update; ``own``: that many are each one's."""
+        if own and self.segments_per_update:
+            return [self.segments_per_update] * self.learners
+        return [len(range(k, self.per_update, self.learners)) for k in range(self.learners)]
 
 
 Needs = dict[str, float]

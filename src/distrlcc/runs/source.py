@@ -1,7 +1,7 @@
 """Where a run's batches come from: the seam, and the environments of this process."""
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -35,10 +35,21 @@ class Source(Protocol):
         The weights act from now on; ``stop`` cuts the batch short.
         """
 
-    def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
+    def nothing(self) -> Any:
+        """Return a batch without a row, for an update to which this process adds nothing."""
+        return None  # a source whose ranks all begin together is not asked
+
+    def counts(self) -> list[float]:
+        """Return what else is summed over ranks for `metrics`."""
+        return []
+
+    def metrics(
+        self, stats: CollectStats, seconds: float, counts: Sequence[float]
+    ) -> dict[str, Any]:
         """Return what a run logs of the newest batch.
 
-        ``stats`` are sums over all ranks; ``seconds`` is the duration of this batch and its update.
+        ``stats`` and ``counts`` are sums over all ranks; this batch and its update took
+        ``seconds``.
         """
         return {}
 
@@ -118,11 +129,13 @@ class EnvSource(Source):
         return self.rollout, self._own
 
     def nothing(self) -> Rollout:
-        """Return the rollout without a row, for an update to which this process adds nothing."""
+        """Return the rollout without a row."""
         self.rollout.steps = 0
         return self.rollout
 
-    def metrics(self, stats: CollectStats, seconds: float) -> dict[str, Any]:
+    def metrics(
+        self, stats: CollectStats, seconds: float, counts: Sequence[float]
+    ) -> dict[str, Any]:
         """Return means over all ranks, and shares of this process's time."""
         return stats.metrics() | {
             "share_environment": self._own.environment_seconds / seconds,

@@ -5,6 +5,7 @@ docs/architecture.md has a table of which `Source`, `Learner` and `Group` make e
 
 import numbers
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ class Agreed:
     metrics: dict[str, float]
     seconds: dict[str, float] = field(default_factory=dict)
     """Parts of the update's time that were not spent learning, s, by name."""
+    counts: Sequence[float] = ()
+    """Sums over ranks of `Source.counts`."""
     events: list[str] = field(default_factory=list)
     """Which ranks left and joined, and why the update was refused."""
     learned: bool = True  # whether anything was learned; else the update was refused and undone
@@ -53,8 +56,8 @@ class Group(Protocol):
     def ended(self, state: RunState) -> bool:
         """Say whether a user or the time ends this rank's part."""
 
-    def finish(self, state: RunState, recorder: Recorder) -> None:
-        """Have rank 0 record the run's end."""
+    def finish(self, state: RunState, recorder: Recorder, *, failed: bool) -> None:
+        """Have rank 0 record the run's end; this rank's part may have ``failed``."""
 
 
 class Alone(Group, Leader):
@@ -75,17 +78,18 @@ class Alone(Group, Leader):
         self._watch(self._stopper)
         return bool(self._stopper.signal) or state.time_is_up
 
-    def finish(self, state: RunState, recorder: Recorder) -> None:
+    def finish(self, state: RunState, recorder: Recorder, *, failed: bool) -> None:
         """See `Group`."""
         recorder.finish(scored=self._score_stopped or not self._stopper.signal)
 
 
 def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
     """Learn alone from a batch, or refuse it; None if a user broke the update off."""
-    before, agreed = state.learner.shared_state(), Agreed(stats, {})
+    before, counts = state.learner.shared_state(), state.source.counts()
+    agreed = Agreed(stats, {}, counts=counts)
     try:
         if stats.late_share > MOST_LATE_LEARNED:
-            agreed = Agreed(replace(stats, late_batches=1.0), {}, learned=False)
+            agreed = replace(agreed, stats=replace(stats, late_batches=1.0), learned=False)
             agreed.events.append(f"refused: {late(stats.late_share)}")
         elif stats.finite:
             with np.errstate(all="ignore"):  # what is not finite is refused
@@ -98,7 +102,8 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
     except NotFiniteError as error:
         state.learner.undo_update(before)
         seen = stats if stats.finite else CollectStats()
-        agreed = Agreed(seen, {}, events=[f"refused: {error}"], learned=False, finite=False)
+        refused = [f"refused: {error}"]
+        agreed = Agreed(seen, {}, counts=counts, events=refused, learned=False, finite=False)
     state.count_time()
     return agreed
 
@@ -156,7 +161,7 @@ def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -
         batch, stats = found
         collected = time.perf_counter()
     failure = source.close(state.counters.update)
-    group.finish(state, recorder)
+    group.finish(state, recorder, failed=failure is not None)
     if failure is not None:
         raise failure
     return 0 if state.over else stopper.signal
@@ -169,7 +174,7 @@ def _figures(
     seconds = learned - begin
     learning = learned - collected - sum(agreed.seconds.values())
     return {
-        **state.source.metrics(agreed.stats, seconds),
+        **state.source.metrics(agreed.stats, seconds, agreed.counts),
         **agreed.metrics,
         "steps": float(state.counters.steps),
         "steps_per_second": agreed.stats.steps / seconds,
