@@ -160,7 +160,8 @@ class ElasticGroup:
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
                 agreed = self._learn(state, safe, batch, stats, collected - self._started)
-                if agreed.finite and not agreed.stats.steps:  # nobody has anything: they end
+                # Nobody has anything: they end. Those that went back will have.
+                if agreed.finite and not agreed.stats.steps and not quorum.anew:
                     return None
                 self._learned = True
             except InterruptedUpdateError:
