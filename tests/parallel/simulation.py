@@ -708,6 +708,9 @@ class _Stopper(Stopper):
     def __enter__(self) -> _Stopper:
         return self
 
+    def request(self, number: int) -> None:  # `Stopper.newest` would be all processes'
+        self.signal = self.signal or number
+
 
 # A trial
 
