@@ -15,6 +15,7 @@ from hypothesis import settings
 from distrlcc.net import kernel_tcp
 from distrlcc.net.kernel_trial import Trial
 from distrlcc.policy.quantise import follower
+from distrlcc.runs.stopper import Stopper
 from tests import hosts, warm
 
 pytest_plugins = ("tests.support.skips",)
@@ -77,6 +78,12 @@ def traces_folder() -> Path:
 def mahimahi_logs() -> Path:
     """Folder of logs that a real mahimahi wrote."""
     return _shared("mahimahi-logs")
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_yet() -> None:
+    """Forget what an earlier test in this process was asked to stop by."""
+    Stopper.newest = 0
 
 
 @pytest.fixture(autouse=True)

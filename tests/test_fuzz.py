@@ -437,7 +437,7 @@ def tunnel(folder: Path) -> tuple[Document, Parse]:
 def newest(folder: Path) -> tuple[Document, Parse]:
     state = env_run(override(recipe("quickstart"), ["num_envs=2", "network.hidden=[4]"]))
     more = {"rows": {3: {"update": 3, "reward": 0.5}}, "events": ["gone: rank 1"]}
-    more |= {"saved": [2, "0a1b"], "ended": 0}
+    more |= {"saved": [2, "0a1b"]}
     whole = pack(state.shared_state() | more)
     metadata = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]
     tree, arrays = json.loads(metadata["state"]), load(whole)

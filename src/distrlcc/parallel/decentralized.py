@@ -155,12 +155,14 @@ class ElasticGroup:
                     stats, collected = CollectStats(), met
                     state.start_clock()
                 safe = state.shared_state()
-                if not quorum.ready:
+                self._ended |= any(member.ends for member in group.members)
+                if self._ended or not quorum.ready:
                     self._paces = ()
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
                 agreed = self._learn(state, safe, batch, stats, collected - self._started)
-                if agreed.finite and not agreed.stats.steps:  # nobody has anything: they end
+                # Nobody has anything: they end. Those that went back will have.
+                if agreed.finite and not agreed.stats.steps and not quorum.anew:
                     return None
                 self._learned = True
             except InterruptedUpdateError:
@@ -209,10 +211,11 @@ class ElasticGroup:
         with suppress(RunEndedError):  # the others have finished
             while True:
                 led = group.leads and recorder.finish()
-                quorum = group.agree(state.counters.update, ready=False)
+                quorum = group.agree(state.counters.update, ready=False, ends=True)
                 # Where nobody left or came, rank 0 has saved. Else bring those up who came, as one
                 # of them may be rank 0 now.
-                if not (quorum.anew or quorum.behind or quorum.ready):
+                together = all(member.ends for member in group.members)
+                if together and not (quorum.anew or quorum.behind):
                     if led or not group.leads:
                         break
                     time.sleep(limits().tick)
@@ -248,16 +251,16 @@ class ElasticGroup:
     def _receive(self, state: RunState, batch: Any, source: int) -> bool:
         """Broadcast a rank's state.
 
-        With it go the rows since the newest checkpoint, who left and joined, and whether the run
-        is to end: whoever receives them may be the next rank 0. Return whether this rank's state
-        was older: its batch is made empty then. Raises GroupError if what was sent is no state;
-        CheckpointError if it is not one of this run.
+        With it go the rows since the newest checkpoint, and who left and joined: whoever receives
+        them may be the next rank 0. Return whether this rank's state was older: its batch is made
+        empty then. Raises GroupError if what was sent is no state; CheckpointError if it is not one
+        of this run.
         """
         group, update = self._group, state.counters.update
         recorder = self._recorder
         if group.rank == source:
             own: dict[str, Any] = {"rows": recorder.rows, "saved": list(recorder.saved)}
-            own |= {"events": self._events, "ended": int(self._ended)}
+            own["events"] = self._events
             group.broadcast(pack(state.shared_state() | own), source)
             return False
         packed = group.broadcast(b"", source)
@@ -266,7 +269,6 @@ class ElasticGroup:
             rows = msgspec.convert(newest.pop("rows"), dict[int, dict[str, Any]])
             saved = msgspec.convert(newest.pop("saved"), tuple[int, str])
             events = msgspec.convert(newest.pop("events"), list[str])
-            self._ended |= bool(newest.pop("ended"))
         state.load_shared_state(newest)
         recorder.rows, recorder.saved, self._events = rows, saved, events
         recorder.close()  # one that leads may have written rows of its own

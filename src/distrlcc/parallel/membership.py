@@ -57,6 +57,7 @@ class Member:
     """Groups that it has built so far."""
     attempt: _Count = 0
     """How often its whole run was started again."""
+    ends: bool = False  # whether the run has ended for it, and is to be saved
     group: _Name = ""
     """Key of its present group; empty if it has none."""
 

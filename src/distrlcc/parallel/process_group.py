@@ -182,7 +182,7 @@ class ProcessGroup:
 
     # Agreeing
 
-    def agree(self, step: int, *, ready: bool) -> Quorum:
+    def agree(self, step: int, *, ready: bool, ends: bool = False) -> Quorum:
         """Wait for all living members, and build the group anew if it is not what it was.
 
         Raises GroupError if a rank is gone for good, or the master is out of reach.
@@ -192,7 +192,7 @@ class ProcessGroup:
             # Wait for all living members: which left and which joined since the last time?
             self._asked = time.clock_gettime(time.CLOCK_BOOTTIME)
             own = {"broken": self._broken, "builds": self._builds, "group": self._group}
-            members = self._membership.agree(step, ready=ready, **own)
+            members = self._membership.agree(step, ready=ready, ends=ends, **own)
             before, now = ({m.name for m in some} for some in (self.members, members))
             left = tuple(member for member in self.members if member.name not in now)
             joined = tuple(member for member in members if member.name not in before)

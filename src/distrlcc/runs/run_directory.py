@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import flat, from_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, ConfigError, OutputError, reading, writing
-from distrlcc.files import refuse_links, require_vacant, temporary_path, write_atomically
+from distrlcc.files import (
+    refuse_links,
+    rename,
+    require_vacant,
+    temporary_path,
+    write_atomically,
+)
 from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
@@ -167,7 +173,7 @@ class RunDirectory:
         def keep() -> None:
             self.check()
             if previous is not None:
-                previous.replace(self.checkpoint_path("previous"))
+                rename(previous, self.checkpoint_path("previous"), self.check)
 
         try:
             text, found, epoch = _identity(self._config), package_versions(), self._epoch
