@@ -162,7 +162,7 @@ def test_a_host_that_does_not_answer_is_one_line(start: Callable[..., Command]) 
         (["send", "127.0.0.1", "cubik"], "did you mean cubic"),
         (["send", "127.0.0.1", "oracle"], "unknown scheme 'oracle'"),
         (["send", "127.0.0.1", "cubic", "--cwnd", "3"], "--cwnd is for the scheme fixed"),
-        (["send", "127.0.0.1", "cubic", "--plot", "x.gif"], ".png or .svg"),
+        (["send", "127.0.0.1", "cubic", "--plot", "x.gif"], ".png, .svg or .html"),
         (["send", "127.0.0.1", "none.safetensors"], "none.safetensors"),
         (["send", "127.0.0.1", "--policy", "one"], "name what steers after the receiver"),
     ],
