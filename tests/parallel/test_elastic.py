@@ -54,11 +54,11 @@ def _check_counters(folder: Path) -> None:
     """Every update was counted once, with the samples of those that had a rollout.
 
     Where folders are not shared, the next rank 0 writes the rows since the newest checkpoint, too.
-    It has one successor here.
+    Here rank 1 takes over from rank 0, which leads again when it is back.
     """
     every = _rows(folder)
     found = list({row["update"]: row for row in every}.values())
-    assert len(every) <= len(found) + CHECKPOINT
+    assert len(every) <= len(found) + 2 * CHECKPOINT
     for row, other in pairwise(every):
         if row["update"] == other["update"]:
             assert all(row[name] == other[name] for name in ("steps", "ranks"))
