@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from distrlcc.net.device import address_of
-from distrlcc.processes import find_process
+from distrlcc.processes import descendants, find_process
 from tests.hosts import wait_until
 from tests.net.conftest import NO_TUN
 
@@ -140,7 +140,7 @@ LEFTOVERS = (
 
 
 @pytest.mark.parametrize("prefix", [(), NO_TUN], ids=["TUN", "no TUN"])
-@pytest.mark.parametrize("end", ["exit", "SIGKILL"])
+@pytest.mark.parametrize("end", ["exit", "SIGKILL", "of the guard", "of both"])
 def test_the_host_has_a_route_to_the_block_alone_and_at_the_end_nothing(
     emulator: Any, prefix: tuple[str, ...], end: str
 ) -> None:
@@ -162,8 +162,15 @@ def test_the_host_has_a_route_to_the_block_alone_and_at_the_end_nothing(
         assert not _members(network) & members
         assert device not in _indices()
     else:
-        process.kill()
-        process.wait()
+        if end != "SIGKILL":
+            # The guard is a copy of the emulator.
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            for child in descendants(process.pid):
+                if Path(f"/proc/{child.pid}/cmdline").read_bytes() == words:
+                    child.signal(signal.SIGKILL)
+        if end != "of the guard":
+            process.kill()
+        assert process.wait(30) in {-signal.SIGKILL, 137}
         wait_until(lambda: not _members(network) & members, 15.0, "the end of the processes")
         wait_until(lambda: device not in _indices(), 15.0, "the end of the device")
 

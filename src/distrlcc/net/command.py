@@ -2,7 +2,8 @@
 
 They are started, signalled, waited for, and ended to the last one. A guard stands between the
 emulator and COMMAND. It adopts COMMAND's orphans, and when the emulator ends, even by SIGKILL, it
-reads the end of a pipe and ends all of them.
+reads the end of a pipe and ends all of them. Should the guard be killed, too, a keeper is left: it
+knows COMMAND's processes by a variable.
 """
 
 import fcntl
@@ -201,13 +202,12 @@ def running_outside(
     prepare: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Run a command, ``prepare`` before exec, and end it afterwards; raises LinkError."""
-    name = f"DISTRLCC_OUTSIDE_{secrets.token_hex(8)}"  # what is nested has several
 
     def before_exec() -> None:
         processes.die_with_parent(signal.SIGKILL)
         prepare()
 
-    with _kept(f"{name}=1"):
+    with kept() as name:
         try:
             # A session of its own: Ctrl-C and the terminal's input are COMMAND's.
             own = {**(os.environ if environment is None else environment), name: "1"}
@@ -229,13 +229,14 @@ def running_outside(
 
 
 @contextmanager
-def _kept(mark: str) -> Iterator[None]:
-    """Have what has a mark killed when this ends, or this process, however that was."""
-    words = processes.keeper(mark, limits().kill)
+def kept() -> Iterator[str]:
+    """Yield a variable: what begins with it set to 1 is killed at the end, however that comes."""
+    name = f"DISTRLCC_KEPT_{secrets.token_hex(8)}"  # what is nested has several
+    words = processes.keeper(f"{name}=1", limits().kill)
     process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None
     try:
-        yield
+        yield name
     finally:
         process.stdin.close()
         with suppress(subprocess.TimeoutExpired):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.limits import limits
-from distrlcc.net.command import Guard, SignalDescriptor, running_outside
+from distrlcc.net.command import Guard, SignalDescriptor, kept, running_outside
 from distrlcc.net.device import INNER_NAME, End, address_of, open_inner, open_outer
 from distrlcc.net.direction import MILLISECOND, Direction
 from distrlcc.net.link_config import LinkConfig
@@ -53,6 +53,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | 
     """Run a command behind an emulated link, with privileges; return its exit code, or why not."""
     with ExitStack() as stack:
         # Make a network for COMMAND, and the outer end where this process was.
+        mark = stack.enter_context(kept())
         signals = SignalDescriptor([*_FORWARDED, *_ENDING])
         stack.callback(signals.close)
         nested = address_of(INNER_NAME) is not None
@@ -70,7 +71,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | 
         inner = open_inner(block)
         stack.callback(inner.close)
         session = _Session(job, inner, outer)
-        guard = Guard(job.command, variables, signals)
+        guard = Guard(job.command, {**variables, mark: "1"}, signals)
         stack.callback(guard.end)
         # It gets a core as soon as a packet is due; the loop makes no cycles to collect.
         if not run_on_time():
