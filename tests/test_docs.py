@@ -16,6 +16,7 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import REWARDS
 from distrlcc.evaluation.scores import METRICS
+from distrlcc.policy import kernel_layout
 from distrlcc.policy.policy_file import load_policy, shipped_policies
 from distrlcc.recipes.registry import RECIPES
 from distrlcc.recipes.result_row import shipped_rows
@@ -141,10 +142,20 @@ def test_every_name_is_on_its_page() -> None:
         "simulator": SUITES,
         "metrics": (metric.key for metric in METRICS),
         "training": RECIPES,
+        "kernel": kernel_layout.SPACES,
     }
     for page, names in pages.items():
         text = (ROOT / "docs" / f"{page}.md").read_text()
         assert [name for name in names if f"`{name}`" not in text] == [], page
+
+
+def test_the_sizes_of_networks_in_the_kernel_are_on_its_page() -> None:
+    text = " ".join((ROOT / "docs" / "kernel.md").read_text().split())
+    rows = kernel_layout.MAX_ROWS  # of four gates, or two
+    assert rows == kernel_layout.MAX_COLUMNS
+    assert f"an LSTM of up to {rows // 4} cells or a minGRU of up to {rows // 2}," in text
+    assert f"{kernel_layout.MAX_WEIGHTS:,} weights, {kernel_layout.MAX_ACTIONS} actions" in text
+    assert f"A layer reads and gives at most {rows} numbers" in text
 
 
 def test_every_name_of_the_library_is_on_its_page() -> None:
