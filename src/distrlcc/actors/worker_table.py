@@ -35,13 +35,14 @@ class WorkerTable:
         self._path, self._check = run.path / "workers.jsonl", run.check
 
     def show(self, workers: list[WorkerState], update: int, seconds: float) -> None:
-        """Show the workers, and write a line for each now and then.
+        """Show the workers, and write a line for each: now and then, and when one came or went.
 
         Raises OutputError if the file cannot be written; FencedError if another process has taken
         the run over.
         """
+        same = [s.worker for s in workers] == [s.worker for s in self._workers]
         self._workers = workers
-        if monotonic() - self._written < WRITE_SECONDS:
+        if same and monotonic() - self._written < WRITE_SECONDS:
             return
         self._written = monotonic()
         self._redraw()
