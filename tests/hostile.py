@@ -133,18 +133,23 @@ def from_file(path: Path, read: Callable[[Path], object]) -> Parse:
     return parse
 
 
-def fuzz(documents: Document, parse: Parse, seconds: float = 0.0) -> None:
-    """See that reading documents gives nothing but short, plain errors of the project's own."""
+def check(parse: Parse, document: Any) -> None:
+    """See that reading a document gives nothing but a short, plain error of the project's own."""
+    begin = time.monotonic()
+    try:
+        parse(document)
+    except DistrlccError as error:
+        lines = str(error).split("\n  ")
+        assert all(line.isprintable() and len(line) < 1000 for line in lines), lines
+        assert len(lines) < 30
+    assert time.monotonic() - begin < SLOW
 
-    def check(document: Any) -> None:
-        begin = time.monotonic()
-        try:
-            parse(document)
-        except DistrlccError as error:
-            lines = str(error).split("\n  ")
-            assert all(line.isprintable() and len(line) < 1000 for line in lines), lines
-            assert len(lines) < 30
-        assert time.monotonic() - begin < SLOW
+
+def fuzz(documents: Document, parse: Parse, seconds: float = 0.0) -> None:
+    """Check the reading of documents that are drawn, for so long."""
+
+    def read(document: Any) -> None:
+        check(parse, document)
 
     end = time.monotonic() + seconds
     for number in count():
@@ -153,6 +158,6 @@ def fuzz(documents: Document, parse: Parse, seconds: float = 0.0) -> None:
             database=None,
             suppress_health_check=list(HealthCheck),
         )
-        seed(number)(drawn(given(documents)(check)))()
+        seed(number)(drawn(given(documents)(read)))()
         if time.monotonic() > end:
             break

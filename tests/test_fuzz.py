@@ -64,12 +64,14 @@ from distrlcc.transport.handshake import MAX_SESSIONS
 from distrlcc.tune.outcome import read_best
 from distrlcc.tune.report import read_reports
 from distrlcc.tune.space import Distribution
+from tests import guided
 from tests.hostile import (
     RAW,
     Document,
     Parse,
     as_json,
     as_toml,
+    check,
     framed,
     from_file,
     fuzz,
@@ -624,6 +626,16 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", PARSERS)
 def test_only_errors_of_our_own_come(tmp_path: Path, name: str) -> None:
     fuzz(*PARSERS[name](tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore:.*has no checksum")
+@pytest.mark.parametrize("name", guided.RAW)
+def test_what_reached_new_code_is_read_again(tmp_path: Path, name: str) -> None:
+    read = guided.reader(name, tmp_path)
+    kept = sorted((guided.CORPUS / name).iterdir())
+    assert len(kept) > 10
+    for path in kept:
+        check(read, path.read_bytes())
 
 
 @pytest.mark.long
