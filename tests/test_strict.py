@@ -435,6 +435,57 @@ def test_a_section_may_be_given_before_its_keys() -> None:
     assert found.env.reward == RewardConfig("aurora")
 
 
+def _sections(cls: type[Any]) -> Iterator[type[Any]]:
+    yield cls
+    for hint in config._hints(cls).values():
+        if inner := config._section(hint):
+            yield from _sections(inner)
+
+
+HIDING = {"lr_schedule": "[[0, 1e-3]]", "entropy_coeff_schedule": "[[0, 1e-3]]"}
+HIDING |= {"name": "orca", "delay_weights": "[0.1, 1]", "use_critic": "false use_gae=false"}
+"""What hides a neighbour, where neither a default nor its opposite does."""
+HIDDEN = [
+    (cls, field, other, hides)
+    for cls in dict.fromkeys((*_sections(type(PPO)), *_sections(ImitateConfig)))
+    for field in fields(cls)
+    for other, hides in field.metadata.get(config._HIDDEN_BY, {}).items()
+]
+
+
+def test_a_key_that_another_one_hides_is_refused() -> None:
+    assert len(HIDDEN) > 20
+    for cls, field, other, hides in HIDDEN:
+        usual = getattr(cls(), other)
+        word = HIDING.get(other) or (f"{usual if hides(usual) else not usual}".lower())
+        settings = [*f"{other}={word}".replace(", ", ",").split(), f"{field.name}={field.default}"]
+        says = f"^{field.name} has no effect while {other} is .*, too, or leave {field.name} out$"
+        with pytest.raises(ConfigError, match=says):
+            config.override(cls(), settings)
+        # A file has all keys, and says of none that it was meant to have an effect.
+        hidden = config.override(cls(), settings[:-1])
+        assert config.from_toml(cls, config.to_toml(hidden)) == hidden
+    with pytest.raises(ConfigError, match=r"set ppo\.lr_schedule=none, too, or leave ppo.lr out"):
+        config.override(recipe("aurora"), ["ppo.lr=1e-4"])
+    assert config.override(recipe("aurora"), ["ppo.lr=1e-4", "ppo.lr_schedule=none"]).ppo.lr == 1e-4
+    with pytest.raises(ConfigError, match=r"reward.loss_weight has no effect while reward.name"):
+        distrlcc.make_vec(1, reward={"name": "aurora", "loss_weight": 3.0})
+
+
+def test_a_part_of_a_section_puts_no_other_key_to_its_default() -> None:
+    for key, hint in config._hints(type(PPO)).items():
+        section = config._section(hint)
+        if section and getattr(PPO, key) is not None:
+            name = fields(section)[0].name
+            with pytest.raises(ConfigError, match=rf"as in {key}.{name}=1, or {key}={{}} before"):
+                config.override(PPO, [f"{key}={{{name} = 1}}"])
+
+
+def test_a_recipe_keeps_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "quickstart", "--print-config", "--set", "recipe=one"]) == 2
+    assert "recipe=one: the recipe's name; give it as RECIPE" in capsys.readouterr().err
+
+
 def test_keys_that_a_saved_run_lacks_or_that_nobody_knows_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

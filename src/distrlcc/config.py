@@ -48,6 +48,7 @@ R = TypeVar("R")
 _ALL_KEYS = "; 'distrlcc train RECIPE --print-config' shows all"
 NONE = "none"  # how None is written where leaving the key out would mean something else
 RESETS = "resets"  # in a field's metadata: the neighbour that goes to its default with it
+_HIDDEN_BY = "hidden by"
 
 
 def to_toml(config: DataclassInstance) -> str:
@@ -91,12 +92,13 @@ def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
         raise ConfigError(f"{source}: {error}") from None
 
 
-def override(config: C, assignments: Sequence[str]) -> C:
+def override(config: C, assignments: Sequence[str], *, strict: bool = True) -> C:
     """Return a copy of a configuration with some values replaced; raises ConfigError.
 
     ``assignments`` are ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``, ``[64,
     64]``); a bare word is a string and ``none`` is None where that is allowed. A field with
-    `RESETS` puts that neighbour back to its default, unless it is given, too.
+    `RESETS` puts that neighbour back to its default, unless it is given, too. With ``strict`` a
+    key that has no effect, as `hidden` says, is refused.
     """
     data = _plain(config)
     pairs = [tuple(map(str.strip, each.partition("="))) for each in assignments]
@@ -105,7 +107,33 @@ def override(config: C, assignments: Sequence[str]) -> C:
         if not equals or not key:
             raise ConfigError(f"bad setting {assignment!r}: expected key=value, as in seed=7")
         _assign(type(config), data, key, text, given)
-    return _build(type(config), data, prefix="")
+    changed = _build(type(config), data, prefix="")
+    for key in sorted(given) if strict else ():
+        place, dot, name = key.rpartition(".")
+        section = attrgetter(place)(changed) if place else changed
+        check_read(section, name, prefix=place + dot)
+    return changed
+
+
+def hidden(**by: Callable[[Any], bool]) -> dict[str, Any]:
+    """Return the metadata of a field that has no effect while a function says so of a neighbour."""
+    return {_HIDDEN_BY: by}
+
+
+def check_read(config: DataclassInstance, name: str, *, prefix: str = "") -> None:
+    """Raise a ConfigError if a neighbour hides a field that is given; see `hidden`."""
+    known = config.__dataclass_fields__
+    for other, hides in known[name].metadata.get(_HIDDEN_BY, {}).items():
+        value = getattr(config, other)
+        if hides(value):
+            # The default, or the other one of two, lets it show; if neither does, a user knows.
+            free = [each for each in (_default(known[other]), not value) if not hides(each)]
+            shown = NONE if free and free[0] is None else f"{free and free[0]}".lower()
+            remedy = f"set {prefix}{other}={shown}" if free else f"change {prefix}{other}"
+            raise ConfigError(
+                f"{prefix}{name} has no effect while {prefix}{other} is {value!r:.60}: {remedy}, "
+                f"too, or leave {prefix}{name} out"
+            )
 
 
 def toml_differences(a: str, b: str) -> list[str]:
@@ -400,7 +428,14 @@ def _assign(
             place = ".".join(parts[:depth])
             raise ConfigError(f"cannot set {key}: this configuration has no section [{place}]")
         data = inner
-    data[parts[-1]] = _parse(hint, text)
+    name, value = parts[-1], _parse(hint, text)
+    if value and _section(hint) and isinstance(value, dict) and isinstance(data.get(name), dict):
+        first = next(iter(value))
+        raise ConfigError(
+            f"{key}={text} would put its other keys to their defaults: give each key, as in "
+            f"{key}.{first}={value[first]}, or {key}={{}} before them"
+        )
+    data[name] = value
     assert section is not None
     neighbour = section.__dataclass_fields__[parts[-1]].metadata.get(RESETS)
     if neighbour and ".".join([*parts[:-1], neighbour]) not in given:

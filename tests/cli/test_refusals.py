@@ -84,7 +84,7 @@ REFUSED = [
     ("train quickstart --workers 2", "--workers needs --engine ray"),
     ("SUITES env.suites=['randm']", "did you mean random"),
     ("SUITES env.suites=['pair.toml']", "agent first"),
-    ("RUN held_out.seconds=0.01", "episode_s"),
+    ("RUN held_out.seconds=0.01", "held_out: seconds is 0.01"),
     ("RUN network.kind=lstm ppo.minibatch_size=4", "minibatch"),
     ("RUN seed=99999999999999999", "seed"),
     ("evaluate --suite empty.toml", "no scenarios"),

@@ -256,6 +256,42 @@ def test_what_cannot_be_understood_is_refused(text: str, columns: str, says: str
         read_csv(text, columns)
 
 
+UNKNOWN_UNITS = """bytes/100ms|Mb/min|kbit/ms|kbit per ms|bytes per interval|MB / tick
+x10 Mbps|10 kbps|100kbps|1e6 bit/s|10^6 bit/s|1000 * bit/s|log10 Mbps|ratio of Mbps|k|M|%"""
+
+
+@pytest.mark.parametrize("unit", re.split(r"[|\n]", UNKNOWN_UNITS))
+@pytest.mark.parametrize("name", ["throughput ({})", "rate [{}]", "bitrate {}"])
+def test_a_unit_that_is_not_known_is_asked_for(unit: str, name: str) -> None:
+    name = "bitrate ({})" if len(unit) == 1 else name
+    text = f"time_s,{name.format(unit)}\n0,5\n1,6\n"
+    with pytest.raises(
+        ValueError, match=r"has no rates, or none of a known unit; .* or say --unit"
+    ):
+        read_csv(text)
+    assert read_csv(text, units=given_units("kbps"))[1] == pytest.approx([5e-3, 6e-3])
+
+
+@pytest.mark.parametrize("word", ["cumulative", "total", "sum", "transfer", "received", "sent"])
+def test_a_sum_is_no_rate(word: str) -> None:
+    for unit in ("mbit", "kbit", "MB", "Mbits"):
+        with pytest.raises(ValueError, match="has no rates"):
+            read_csv(f"time_s,{word}_{unit}\n0,5\n1,6\n")
+        assert len(read_csv(f"time_s,{word}_rate_{unit}\n0,5\n1,6\n")[1]) == 2
+
+
+def test_times_of_a_scale_and_lengths_are_no_times_and_a_gap_is_told() -> None:
+    for scaled in ("time (10 ms)", "time_100us", "t x10^3 s", "time [1000 ns]"):
+        with pytest.raises(ValueError, match="has no known unit; say it with --unit"):
+            read_csv(f"{scaled},mbps\n0,5\n1,6\n")
+    for lengths in ("duration_s", "time_diff", "delta", "dt", "iat_ms", "gap"):
+        with pytest.raises(ValueError, match="has lengths; expected times, their sums"):
+            read_csv(f"{lengths},mbps\n1,5\n2,6\n")
+    rows = "".join(f"{k},5\n" for k in (*range(9), 1000))
+    assert "a gap of 992 s, where most rows last 1 s" in read_csv(rows)[2][-1]
+    assert "gap" not in "".join(read_csv(rows[:-7])[2])
+
+
 def test_a_comment_is_a_head_only_if_it_names_rates() -> None:
     for comment in ("# packet loss", "# my log", "# two, parts", "#1,2", "# time rtt"):
         assert read_csv(f"{comment}\n0 5\n1 6\n")[1].tolist() == [5, 6]

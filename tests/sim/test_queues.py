@@ -215,6 +215,10 @@ def test_times_are_in_the_links_unit() -> None:
         ("codel:packets=1,ecn=0", "ecn is '0'; expected 1, or leave it out"),
         ("infinite:packets=1", "it takes none"),
         ("pie:packets=1,max_burst=x", "max_burst is 'x'"),
+        ("droptail:packets=10,mark=20", "mark is 20; expected less than packets, 10"),
+        ("droptail:mark=9,packets=9,bytes=90000", "mark is 9; expected less than packets, 9"),
+        ("codel:packets=9,target=100", "target is 100; expected less than interval, 100"),
+        ("codel:packets=9,interval=5", "target is 5; expected less than interval, 5"),
     ],
 )
 def test_what_does_not_fit_is_one_line(text: str, says: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.space import (
@@ -72,7 +74,7 @@ REFUSED = [
     (_population("num_envs=int:8:64"), r"cannot change .* ppo.lr, .*'distrlcc tune search'"),
     (_population("ppo.gamma=uniform:0.9:1.1"), "gamma is 1.1"),
     (_population("dagger.capacity=int:1000:2000", name="imitation"), "can: dagger.lr"),
-    (_population(f"dagger.{LR}", name="distrlcc"), "--set dagger.lr_schedule=none"),
+    (_population(f"dagger.{LR}", name="distrlcc"), "set dagger.lr_schedule=none"),
     # what would make trials incomparable
     (_search("env.reward.delay_weight=int:1:9"), "give it with --set"),
     (_search("total_steps=int:1:9"), "give it with --set"),
@@ -94,7 +96,10 @@ def test_what_can_be_tuned() -> None:
             whole = name in ("minibatch_size", "num_epochs")
             low = "1:2" if name == "vtrace_rho" else "0.5:0.9"
             kind = "int:1:8" if whole else f"uniform:{low}"
-            check_space(_population(f"{section}.{name}={kind}", name=tuned))
+            config = _population(f"{section}.{name}={kind}", name=tuned)
+            # With what makes it count.
+            on = ["ppo.use_kl_loss=true", "ppo.use_vtrace=true"] if section == "ppo" else []
+            check_space(replace(config, run=override(config.run, on)))
     words = "network.kind=choice:mlp,lstm network.hidden=choice:[32],[64,64] num_envs=int:8:9"
     check_space(_search(*words.split()))
 

@@ -111,6 +111,10 @@ def run_try(args: Namespace) -> int:
         --seconds S {float} =10  how long
         --toml  print the link as TOML instead, for --suite
         --json FILE {json}  write the curves as JSON; - for stdout
+
+    Rules:
+        --beside-at: for --beside; it says when that one begins
+        --rate: not with --trace; a trace has its own
     """
     from dataclasses import fields
 

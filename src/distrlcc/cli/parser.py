@@ -258,6 +258,8 @@ def assignments(args: argparse.Namespace) -> list[str]:
     before: dict[str, str] = {}
     for text in found:
         key = text.partition("=")[0].strip()
+        if key == "recipe":
+            raise ConfigError(f"{text}: the recipe's name; give it as RECIPE, instead of --set")
         for other, lost in before.items():
             if other == key or other.startswith(f"{key}."):
                 raise ConfigError(f"{key} is given twice: {lost} and {text}; leave one out")

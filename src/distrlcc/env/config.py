@@ -84,9 +84,9 @@ class EnvConfig:
         if not all(0 <= w < float("inf") for w in weights) or sum(weights) <= 0:
             raise ConfigError(f"suite_weights {weights}: expected a positive sum")
         # Numbers.
-        check_fields(self, "step_ms", 0.1, 1e5)
         check_fields(self, "interval_rtts", 0, 1e5)
         check_fields(self, "episode_s", 0.05, 1e5)
+        check_fields(self, "step_ms", 0.1, min(1e5, 1e3 * self.episode_s))  # an episode has one
         check_fields(self, "action_delay_steps", 0, 100)
         check_fields(self, "jitter_ms", 0, 1000)
         check_fields(self, "cuts_per_s", 0, 100)

@@ -4,13 +4,13 @@ Throughputs in the papers' formulas are of acknowledged packets; utilisation in 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.config import check_fields, check_types, check_values
+from distrlcc.config import check_fields, check_types, check_values, hidden
 from distrlcc.control.compiled import njit
 from distrlcc.env.observations import loss_share, mean_rtt
 from distrlcc.errors import ConfigError
@@ -18,6 +18,7 @@ from distrlcc.plugins import Registry, function
 from distrlcc.types import PACKET_BYTES, IntervalStats
 
 Floats = NDArray[np.float64]
+_PAPERS = ("aurora", "genet", "mvfst", "orca").__contains__
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ class RewardConfig:
 
     name: str = "distrlcc"
     """One of `REWARDS`, or a reference to a `Reward`."""
-    delay_weight: float = 0.5
+    delay_weight: float = field(default=0.5, metadata=hidden(name=_PAPERS, delay_weights=bool))
     """Price of a queueing delay of one round trip."""
-    beside_weight: float = 1.0
+    beside_weight: float = field(default=1.0, metadata=hidden(name=_PAPERS))
     """Share of that price that is paid beside a scheme's flow, which decides on the queue."""
-    loss_weight: float = 10.0
+    loss_weight: float = field(default=10.0, metadata=hidden(name=_PAPERS))
     """Price of losing every packet."""
     delay_weights: tuple[float, ...] = ()
     """Least and greatest price of delay: each episode draws its own from there, by a preference

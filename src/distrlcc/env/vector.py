@@ -33,7 +33,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.config import check_least, check_values, checked_seed, typed
+from distrlcc.config import check_least, check_read, check_values, checked_seed, typed
 from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
@@ -496,6 +496,8 @@ def make_vector_env(
         if name not in known:
             raise unknown_name("setting", name, [*known, *_OPTIONS])
     config = replace(config or EnvConfig(), **changes)
+    for name in changes["reward"] if isinstance(changes.get("reward"), dict) else ():
+        check_read(config.reward, name, prefix="reward.")
     return LinkVectorEnv(num_envs, config, **{"with_labels": False, "with_parts": True} | options)
 
 

@@ -212,7 +212,7 @@ def scenario(point: Point, name: str = "stress") -> Scenario:
     given = {n: getattr(point, n) for n in DIMENSIONS if n in _LINK and getattr(point, n)}
     packets = max(round(point.queue_bdp * max(bdp_packets(rate, point.rtt_ms), 4.0)), 1)
     if point.aqm == "mark":
-        given["aqm"] = f"droptail:packets={packets},mark={max(packets // 5, 1)}"
+        given["aqm"] = f"droptail:packets={max(packets, 2)},mark={max(packets // 5, 1)}"
     elif point.aqm:
         kind, _, marks = point.aqm.partition("-")
         given["aqm"] = f"{kind}:packets={packets}{',ecn=1' * bool(marks)}"

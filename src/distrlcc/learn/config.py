@@ -5,13 +5,14 @@ a run's configuration must not wait for that.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import not_
 from typing import Any, Literal
 
 import numpy as np
 
-from distrlcc.config import check_fields, check_values
+from distrlcc.config import check_fields, check_values, hidden
 from distrlcc.errors import ConfigError
 from distrlcc.plugins import Registry, having
 
@@ -59,7 +60,7 @@ class PPOConfig:
 
     gamma: float = 0.95
     """Discount per step."""
-    lambda_: float = 0.95
+    lambda_: float = field(default=0.95, metadata=hidden(use_gae=not_))
     """Decay of generalised advantage estimation."""
     reward_scale: float = 1.0
     """Factor of the rewards; 1 - gamma brings values, and so their loss, to the rewards' size."""
@@ -71,23 +72,23 @@ class PPOConfig:
     """False takes plain discounted returns: lambda_ 1."""
     use_vtrace: bool = False
     """Correct advantages and values for what the policy learned since it acted (V-trace)."""
-    vtrace_rho: float = 1.0
+    vtrace_rho: float = field(default=1.0, metadata=hidden(use_vtrace=not_))
     """Bound of the ratio, new policy to acting one, that weighs a step."""
-    vtrace_c: float = 1.0
+    vtrace_c: float = field(default=1.0, metadata=hidden(use_vtrace=not_))
     """Bound of the ratio that passes later steps on to earlier ones; vtrace_rho at most."""
-    lr: float = 1e-3
+    lr: float = field(default=1e-3, metadata=hidden(lr_schedule=bool))
     """Adam's learning rate."""
     lr_schedule: Schedule | None = None
     """(environment step, learning rate) points instead of lr."""
-    entropy_coeff: float = 0.003
+    entropy_coeff: float = field(default=0.003, metadata=hidden(entropy_coeff_schedule=bool))
     """Weight of the entropy bonus."""
     entropy_coeff_schedule: Schedule | None = None
     """(environment step, weight) points instead of entropy_coeff."""
     use_kl_loss: bool = False
     """Also penalise the KL divergence from the policy that acted."""
-    kl_coeff: float = 0.2
+    kl_coeff: float = field(default=0.2, metadata=hidden(use_kl_loss=not_))
     """First weight of that penalty; it adapts."""
-    kl_target: float = 0.01
+    kl_target: float = field(default=0.01, metadata=hidden(use_kl_loss=not_))
     """KL aimed at: the weight grows by half above twice this, and halves below half of it."""
     minibatch_size: int = 4096
     """Samples in a minibatch, over all ranks; or in each one's part, see distributed.batch."""
@@ -95,9 +96,9 @@ class PPOConfig:
     """Passes over a rollout."""
     shuffle_batch_per_epoch: bool = True
     """Deal rows of samples (where recurrent: of sequences) anew to minibatches in each epoch."""
-    vf_loss_coeff: float = 0.5
+    vf_loss_coeff: float = field(default=0.5, metadata=hidden(use_critic=not_))
     """Weight of the value loss."""
-    vf_clip_param: float = 10.0
+    vf_clip_param: float = field(default=10.0, metadata=hidden(use_critic=not_))
     """Bound of one sample's squared value error; beyond it the critic learns nothing from a sample,
     so scale rewards until values are small."""
     clip_param: float = 0.2
@@ -144,7 +145,7 @@ class PPOConfig:
 class FitConfig:
     """How a policy is fitted to actions of an expert."""
 
-    lr: float = 2e-3
+    lr: float = field(default=2e-3, metadata=hidden(lr_schedule=bool))
     """Adam's learning rate (Indigo: 0.01, for far smaller minibatches' worth of passes)."""
     lr_schedule: Schedule | None = None
     """(step, learning rate) points instead of lr; DAgger's are environment steps, cloning's are
@@ -254,19 +255,19 @@ class AlarmConfig:
     one."""
     act: bool = True
     """Whether an alarm restores the last good state and raises the entropy's weight."""
-    patience: int = 3
+    patience: int = field(default=3, metadata=hidden(act=not_))
     """Updates that must show a collapse before an alarm acts; where numbers are not finite it is 1.
     One that shows none begins the count anew; where no episode ended nothing is said of silence."""
-    keep_every: int = 20
+    keep_every: int = field(default=20, metadata=hidden(act=not_))
     """Updates between two copies of the state while no alarm is on. The copy before the newest is
     the good one, since a collapse begins before it is seen."""
-    entropy_factor: float = 10.0
+    entropy_factor: float = field(default=10.0, metadata=hidden(act=not_))
     """Factor of `entropy_coeff` right after a restore."""
-    entropy_floor: float = 0.003
+    entropy_floor: float = field(default=0.003, metadata=hidden(act=not_))
     """What the factor multiplies where `entropy_coeff` is less."""
-    decay_updates: int = 50
+    decay_updates: int = field(default=50, metadata=hidden(act=not_))
     """Updates over which the weight falls back to `entropy_coeff`, linearly."""
-    most_restores: int = 3
+    most_restores: int = field(default=3, metadata=hidden(act=not_))
     """Restores in a run; from then on an alarm only warns."""
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from distrlcc.config import check_fields, check_values
+from distrlcc.config import check_fields, check_values, hidden
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError, once, unknown_name
@@ -68,8 +68,11 @@ class HeldOutConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "average_steps", 0)
-        if self.every < 1 or self.links < 1 or self.seconds <= 0:
-            raise ConfigError("every, links and seconds must be above 0")
+        check_fields(self, "every links", 1)
+        check_fields(self, "seconds", 0.05, 1e5)
+
+
+_OWN_BATCHES = hidden(batch=lambda batch: batch == "shared")
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,11 @@ class DistributedConfig:
     """shared: num_envs, minibatches and DAgger's capacity count for all processes together, and any
     number of them learns the same. per-process: they are each process's own, so that with more of
     them an update has more to learn from."""
-    lr_rule: LRRule = "sqrt"
+    lr_rule: LRRule = field(default="sqrt", metadata=_OWN_BATCHES)
     """How the learning rate follows the number of processes where batches are each one's own: its
     square root (Adam's rule), ``linear`` (SGD's) or ``none``. A rate that desired_kl sets does
     not."""
-    warm_up: int = 10
+    warm_up: int = field(default=10, metadata=_OWN_BATCHES)
     """Updates in which the rate rises so; again when processes join."""
     sync_every: int = 1
     """Minibatches that each process learns from by itself before weights and Adam's moments are

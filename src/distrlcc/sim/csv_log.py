@@ -31,22 +31,28 @@ _TIME_UNITS = {
     )
     for word in words.split()
 }
-_TIMES, _RATES, _NO_RATES, _MISSING = (
+_TIMES, _RATES, _NO_RATES, _LOGS, _AMOUNTS, _LENGTHS, _MISSING = (
     set(words.split())
     for words in (
         "time times timestamp timestamps ts t elapsed date datetime epoch unix clock",
         "throughput tput rate rates bitrate datarate bandwidth bw speed capacity goodput",
-        "pps packets pkts percent loss rtt latency delay",
+        "pps packets pkts percent percentage ratio fraction loss rtt latency delay",
+        "log log10 ln db dbm ratio fraction",
+        "cumulative total sum transfer transferred volume received sent",
+        "diff delta gap iat interarrival dt duration",
         "na nan null none nil inf infinity unknown missing undefined",
     )
 )
-"""Words of columns' names that mean times, rates and neither; words of cells without a value."""
+"""Words of columns' names that mean times, rates, neither, what no unit scales, sums and lengths of
+time; words of cells without a value."""
 _RATE_UNIT = re.compile(
     r"(?<![a-z])(?P<prefix>kilo|mega|giga|tera|[kmgt]?)(?P<binary>i?)[ _-]?"
     r"(?P<what>bits?|bytes?|octets?|b)"
     r"(?P<per>ps|[ _]?(?:/|per|p)?[ _]?s(?:ec(?:ond)?s?)?)?(?![a-z])",
     re.IGNORECASE,
 )
+_POWER = r"(?<![a-z0-9.^])x?(?:10\^-?\d+|1e-?\d+|10+)[ _*]*"  # before a unit, which it scales
+_SCALED_TIME = re.compile(_POWER + "[munµ]?s(?![a-z])", re.IGNORECASE)
 _KNOWN = {"DL_bitrate": "kbps", "UL_bitrate": "kbps"}
 """Columns of a known unit that their names lack: G-NetTrack's, in 4G and 5G data sets."""
 _SHOWN_UNITS = ("s", "ms", "us", "ns", "bps", "kbps", "Mbps", "Gbps", "B/s", "kB/s", "MB/s")
@@ -83,13 +89,7 @@ def read_csv(
     names = first if is_head else comment if is_comment else []
     time_at, rate_at = _chosen(columns, names, width)
     # Units: the user's, else the head's.
-    time_unit, rate_unit = units
-    if names:
-        rate_name = _KNOWN.get(names[rate_at], names[rate_at])
-        rate_unit = rate_unit or _rate_unit(rate_name)
-        time_unit = time_unit or _time_unit(names[time_at])
-        if rate_unit is None and not _may_be_rates(rate_name):
-            raise ValueError(f"column {rate_name!r} has no rates; choose with --columns TIME,RATE")
+    time_unit, rate_unit = _units(names[time_at], names[rate_at], units) if names else units
     notes = []
     if is_head and not any(_is_rate(name) or _is_time(name) for name in names):
         notes.append(f"row {rows[0][0]} is taken for a head: {', '.join(names)}")
@@ -132,6 +132,11 @@ def read_csv(
     said = f"times are read as {time_unit[1]}, rates as {rate_unit[1]}"
     notes.append(said + "; --unit ms,kbps would say otherwise" * ("assumed" in said))
     lengths = np.diff(times) * time_unit[0]
+    if lengths.max() > 100 * np.median(lengths):
+        notes.append(
+            f"a gap of {lengths.max():g} s, where most rows last {np.median(lengths):g} s: its "
+            "rate is that before it"
+        )
     return np.append(lengths, lengths[-1:]), rates * rate_unit[0], tuple(notes)
 
 
@@ -215,6 +220,22 @@ def _place(wanted: str, names: list[str], width: int) -> int:
     raise ValueError(f"--columns {wanted}: expected a number from 1 to {width}, or a head's name")
 
 
+def _units(time: str, rate: str, units: Units) -> Units:
+    """Return the user's units, else those that two columns' names have; raises ValueError."""
+    rate = _KNOWN.get(rate, rate)
+    time_unit, rate_unit = units[0] or _time_unit(time), units[1] or _rate_unit(rate)
+    if units[0] is None and _SCALED_TIME.search(time):
+        raise ValueError(f"column {time!r} has no known unit; say it with --unit")
+    if _LENGTHS & set(_words(time)):
+        raise ValueError(f"column {time!r} has lengths; expected times, their sums")
+    if rate_unit is None and not _may_be_rates(rate):
+        raise ValueError(
+            f"column {rate!r} has no rates, or none of a known unit; choose with --columns "
+            "TIME,RATE, or say --unit"
+        )
+    return time_unit, rate_unit
+
+
 def given_units(unit: str) -> Units:
     """Return the units that a user names, as ``kbps`` or ``ms,kbps``; raises ConfigError."""
     units: list[Unit | None] = [None, None]
@@ -249,10 +270,16 @@ def _time_unit(name: str) -> Unit | None:
 
 def _rate_unit(name: str) -> Unit | None:
     """Return the unit that a column's name has: per second, or for short in the name of a rate."""
-    for match in _RATE_UNIT.finditer(_parted(name)):
+    parted, words = _parted(name), set(_words(name))
+    for match in _RATE_UNIT.finditer(parted):
         what, per, prefix = match["what"], match["per"], match["prefix"][:1].lower()
         is_word = len(what) > 1
-        is_rate = _RATES & set(_words(name)) or (prefix and what.lower().startswith("bit"))
+        is_bit = what.lower().startswith("bit") and not words & _AMOUNTS
+        is_rate = _RATES & words or (prefix and is_bit)
+        # Hundreds of it, its logarithm, or in another time than a second.
+        is_other = re.search(f"{_POWER}$", parted[: match.start()], re.I) or words & _LOGS
+        if is_other or (not per and re.match(r"\W*(/|per)", parted[match.end() :].lstrip(" _"))):
+            continue
         if per or (is_rate and (is_word or prefix)):
             is_bits = what.lower().startswith("bit") or what == "b" or per == "PS"
             base = 1024.0 if match["binary"] else 1000.0
@@ -273,7 +300,8 @@ def _may_be_rates(name: str) -> bool:
     """Say whether a column without a unit may hold rates, and not amounts, times or delays."""
     amount = _RATE_UNIT.search(name)
     is_amount = amount is not None and (amount["prefix"] != "" or len(amount["what"]) > 1)
-    return not (is_amount or set(_words(name)) & (_NO_RATES | _TIMES | set(_TIME_UNITS)))
+    is_amount |= re.search(r"%|[(\[ ][kmgt][)\]]", name, re.IGNORECASE) is not None
+    return not (is_amount or set(_words(name)) & (_NO_RATES | _LOGS | _TIMES | {*_TIME_UNITS}))
 
 
 def _is_value(cell: str) -> bool:

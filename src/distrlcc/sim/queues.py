@@ -277,6 +277,13 @@ def parse_queue(text: str) -> QueueSpec:
             f"queue {text!r}: bytes is {given['bytes']}; expected {PACKET_BYTES} or more, "
             "else no full packet fits"
         )
+    # What never marks, and a target that no queue is above for an interval.
+    values = times | given
+    for low, high in (("mark", "packets"), ("target", "interval")):
+        if values.get(low, 0) >= values.get(high, math.inf):
+            raise ConfigError(
+                f"queue {text!r}: {low} is {values[low]}; expected less than {high}, {values[high]}"
+            )
     times_ms = tuple((name, given.get(name, default)) for name, default in times.items())
     mark = given.get(_MARKS.get(kind, ""))
     return QueueSpec(kind, given.get("packets"), given.get("bytes"), times_ms, mark)

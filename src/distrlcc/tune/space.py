@@ -126,13 +126,8 @@ def check_space(config: TuneConfig) -> None:
                 raise ConfigError(f"--search {key}: {reason}; give it with --set")
     # Every key exists and takes its distribution's values.
     for key, distribution in space.items():
-        section, _, name = f"{key}_schedule".partition(".")
-        if getattr(getattr(config.run, section, None), name, None) is not None:
-            raise ConfigError(
-                f"{key} has no effect beside {key}_schedule: add --set {key}_schedule=none"
-            )
         for value in distribution.ends():
-            with_values(config.run, {key: value})
+            with_values(config.run, {key: value}, strict=True)
     # And may change while a member trains.
     section = "ppo" if config.run.ppo is not None else "dagger"
     allowed = [f"{section}.{name}" for name in MUTABLE[section].split()]
@@ -144,10 +139,10 @@ def check_space(config: TuneConfig) -> None:
             )
 
 
-def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return a configuration with some values replaced; raises ConfigError if one does not fit."""
+def with_values(config: RunConfig, values: Mapping[str, Any], *, strict: bool = False) -> RunConfig:
+    """Return a configuration with some values replaced; raises what `override` raises."""
     words = {k: str(v) if isinstance(v, str | bool) else repr(v) for k, v in values.items()}
-    return override(config, [f"{key}={word}" for key, word in words.items()])
+    return override(config, [f"{key}={word}" for key, word in words.items()], strict=strict)
 
 
 def short(value: Any) -> str:
