@@ -74,8 +74,7 @@ class Registry(dict[str, T]):
         """Take the kind's name, ours, and what makes one of a reference's thing, or raises."""
         super().__init__(ours)
         self.kind, self._take = kind, take
-        self.loaded: dict[str, T] = {}
-        """What was brought, by its pinned reference."""
+        self.loaded: dict[str, T] = {}  # what was brought, by its pinned reference
 
     def __missing__(self, name: str) -> T:
         return self.loaded[self.pinned(name)]

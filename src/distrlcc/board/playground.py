@@ -26,8 +26,7 @@ from distrlcc.sim.trace import load_trace
 from distrlcc.types import FloatArray
 
 CELLS = 32
-MOST_MBIT = 12_000.0
-"""What a link carries in one answer at most: a million packets."""
+MOST_MBIT = 12_000.0  # what a link carries in one answer at most: a million packets
 MOST_SENDERS = 6
 SCORES = ("power", "utilisation", "queueing_delay_rtt", "p95_queueing_delay_ms", "excess_loss")
 MEASURES = {"power": "power", "use": "share of the link used"}
@@ -178,8 +177,7 @@ class Answer:
 
     contender: Contender
     scores: SchemeScores
-    series: Series | None
-    """None where its run does not count; the scores say why."""
+    series: Series | None  # none where its run does not count; the scores say why
 
     def value(self, key: str) -> float:
         """Return a score."""

@@ -22,20 +22,14 @@ from distrlcc.errors import ConfigError
 from distrlcc.runs.metrics_log import Follower
 
 MOST_RUNS = 500
-MOST_ROWS = 20_000
-"""Of a run in memory."""
-MOST_POINTS = 600
-"""Of a curve."""
-_MOST_KEYS = 8
-"""Metrics of a run whose points are kept."""
-_DEPTH = 3
-"""Folders below one that is given in which runs are looked for."""
+MOST_ROWS = 20_000  # of a run in memory
+MOST_POINTS = 600  # of a curve
+_MOST_KEYS = 8  # metrics of a run whose points are kept
+_DEPTH = 3  # folders below one that is given in which runs are looked for
 QUIET_S = 30.0
 """Without a new line for so long, or for four updates if that is longer, a run is not running."""
-COPY_QUIET_S = 120.0
-"""The same of a copy at a storage, whose owner is looked for now and then."""
-_SCORE = "held_out_reward"
-"""What chooses the best checkpoint, of both ways to act."""
+COPY_QUIET_S = 120.0  # the same of a copy at a storage, whose owner is looked for now and then
+_SCORE = "held_out_reward"  # what chooses the best checkpoint, of both ways to act
 _LEFT = re.compile(r"^(gone|died|dead|left|lost|silent|refused)|: gone|has died|is gone", re.I)
 _JOINED = re.compile(r"^joined|joined:|joins|healed|is back", re.I)
 
@@ -56,14 +50,11 @@ class Run:
     def __init__(self, key: str, path: Path, quiet_s: float = QUIET_S) -> None:
         """Take its name on the page, its folder, and how long it may be quiet, s."""
         self.key, self.path, self._quiet_s = key, path, quiet_s
-        self.version = 0
-        """Counts what was new."""
-        self.rows: dict[int, dict[str, Any]] = {}
-        """By update."""
+        self.version = 0  # counts what was new
+        self.rows: dict[int, dict[str, Any]] = {}  # by update
         self.workers: dict[str, Presence] = {}
         self.present: set[str] = set()
-        self.seconds = 0.0
-        """The newest time that a line has, s since the run began."""
+        self.seconds = 0.0  # the newest time that a line has, s since the run began
         self._best: dict[str, float] = {}
         self._alarms, self._eventful, self._newest = set[int](), set[int](), 0
         self._points: dict[str, dict[int, tuple[float | None, float | None, float]]] = {}

@@ -56,11 +56,9 @@ from distrlcc.sim.trace import generate, load_trace, parse_trace
 
 T = TypeVar("T")
 
-MOST_UPLOAD = 4_000_000
-"""Bytes of a trace that is dropped on the page."""
+MOST_UPLOAD = 4_000_000  # bytes of a trace that is dropped on the page
 _MOST_TRACES, _MOST_ANSWERS, _MOST_MAPS, _MOST_POLICIES = 8, 64, 16, 32
-_TICK_S = 0.5
-"""How often runs are looked at."""
+_TICK_S = 0.5  # how often runs are looked at
 _MOST_QUERY = 4096
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _STATIC = resources.files("distrlcc").joinpath("board", "static")

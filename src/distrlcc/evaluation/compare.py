@@ -21,14 +21,11 @@ from distrlcc.evaluation.summary import MeanInterval, figure
 KEYS = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
 """Metrics that are compared, the first of which is what the sentence is of."""
 TIE = 0.01
-SURE = 0.05
-"""A p-value below which a difference is told as one."""
+SURE = 0.05  # a p-value below which a difference is told as one
 _MOST_LINKS = 5
-_LEAST_LINKS = 6
-"""With fewer the test cannot say anything with certainty."""
+_LEAST_LINKS = 6  # with fewer the test cannot say anything with certainty
 
-Values = Mapping[str, Mapping[str, float]]
-"""Each link's mean by metric: ``{link: {key: value}}``."""
+Values = Mapping[str, Mapping[str, float]]  # each link's mean by metric: ``{link: {key: value}}``
 
 
 @dataclass(frozen=True)
@@ -39,15 +36,11 @@ class Difference:
     key: str
     links: int
     mean: MeanInterval
-    p: float
-    """NaN: fewer than six links, or all are equal."""
-    ahead: int
-    """Links on which the first is better."""
+    p: float  # NaN: fewer than six links, or all are equal
+    ahead: int  # links on which the first is better
     behind: int
-    best: tuple[str, ...]
-    """Links on which it is most ahead, the most first."""
-    worst: tuple[str, ...]
-    """And most behind."""
+    best: tuple[str, ...]  # links on which it is most ahead, the most first
+    worst: tuple[str, ...]  # and most behind
 
     @property
     def metric(self) -> Metric:

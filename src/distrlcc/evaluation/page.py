@@ -95,8 +95,7 @@ class Page:
     """What a page says."""
 
     title: str
-    command: str
-    """That makes the page again."""
+    command: str  # that makes the page again
     sections: Sequence[Section]
     lead: str = ""
     answer: str = ""

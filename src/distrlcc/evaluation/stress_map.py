@@ -67,11 +67,9 @@ class Map:
     judge: Judge
     x: str
     y: str
-    xs: tuple[Any, ...]
-    """Values along x, ``[X]``."""
+    xs: tuple[Any, ...]  # values along x, ``[X]``
     ys: tuple[Any, ...]
-    scores: FloatArray
-    """``[Y, X]``."""
+    scores: FloatArray  # ``[Y, X]``
     at: Point
 
     def to_json(self) -> dict[str, Any]:

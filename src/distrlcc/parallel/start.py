@@ -66,14 +66,10 @@ class TrainJob:
     out: Path
     resume: bool = False
     tensorboard: bool = True
-    run: str = ""
-    """Id of the run; node 0's is valid for all."""
-    storage: Storage | None = None
-    """Where the durable copy goes."""
-    here: bool = False
-    """Whether the run's directory was made on this machine: it is not made again."""
-    show: bool = True
-    """Whether the rank that leads shows progress."""
+    run: str = ""  # id of the run; node 0's is valid for all
+    storage: Storage | None = None  # where the durable copy goes
+    here: bool = False  # whether the run's directory was made on this machine: it is not made again
+    show: bool = True  # whether the rank that leads shows progress
 
     def folder(self, run: str) -> Path:
         """Return where the run's directory is, or is made: beside one that holds anything else."""
