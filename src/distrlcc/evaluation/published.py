@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from distrlcc.errors import ConfigError, reading
 from distrlcc.evaluation.figures import STYLE, panels
-from distrlcc.evaluation.looks import LIGHT, looks
+from distrlcc.evaluation.looks import INK, looks
 from distrlcc.evaluation.plots import legend, scatter, time_series
 from distrlcc.evaluation.scores import (
     METRICS,
@@ -165,9 +165,9 @@ def draw(
 def _distributions(
     kind: str, summary: Summary, values: dict[str, dict[str, float]], of: Metric
 ) -> Figure:
-    style = looks(summary.names(), LIGHT)
+    style = looks(summary.names())
     with mpl.rc_context(STYLE):
-        figure, (axes,) = panels(LIGHT, 3.0, 1.0)
+        figure, (axes,) = panels(3.0, 1.0)
         if kind == "cdf":
             for name, found in values.items():
                 width = 1.8 if style[name].learned else 1.1
@@ -176,7 +176,7 @@ def _distributions(
                 )
             axes.set_xlabel(of.title)
             axes.set_ylabel("share of links")
-            legend(figure, *axes.get_legend_handles_labels(), LIGHT)
+            legend(figure, *axes.get_legend_handles_labels())
         else:
             boxes = axes.boxplot(
                 [list(found.values()) for found in values.values()],
@@ -184,7 +184,7 @@ def _distributions(
                 whis=(5, 95),
                 showfliers=False,
                 patch_artist=True,
-                medianprops={"color": LIGHT.ink},
+                medianprops={"color": INK},
             )
             for name, box in zip(values, boxes["boxes"], strict=True):
                 box.set(facecolor=style[name].color, alpha=0.6)

@@ -18,7 +18,7 @@ from distrlcc.evaluation.fairness_summary import SuiteFairness, table
 from distrlcc.evaluation.fairness_summary import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
-from distrlcc.evaluation.looks import LIGHT, color_pairs
+from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.page import Chart, Page, Panel, Section, Tile, lines_chart
 from distrlcc.evaluation.parallel_flows import ParallelFlows
 from distrlcc.evaluation.plots import fairness_plot, flow_lines, flow_names, scatter, time_series
@@ -263,7 +263,7 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
     charts: list[str | Table | Chart] = []
     for name, contender in zip(_file_names("fairness", runs), runs, strict=True):
         run = max(runs[contender], key=lambda run: len(run.scenario.flows))
-        drawn = fairness_plot(run, contender, LIGHT)
+        drawn = fairness_plot(run, contender)
         files |= {f"{name}.{kind}": encode(drawn, kind) for kind in ("png", "pdf")}
         charts.append(_shared_chart(name, run, contender))
     # The page has a table for each suite.

@@ -129,10 +129,10 @@ def picture(found: Map) -> "Figure":
     import matplotlib as mpl  # noqa: PLC0415 - judging needs none of it
 
     from distrlcc.evaluation.figures import STYLE, panels  # noqa: PLC0415
-    from distrlcc.evaluation.looks import LIGHT  # noqa: PLC0415
+    from distrlcc.evaluation.looks import INK  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
-        figure, (axes,) = panels(LIGHT, 4.0, 1.0)
+        figure, (axes,) = panels(4.0, 1.0)
         axes.grid(visible=False)
         axes.set_facecolor("silver")  # unlike what just holds, which is white
         logs = np.log10(np.clip(found.scores, 0.1, 10.0))
@@ -152,7 +152,7 @@ def picture(found: Map) -> "Figure":
         bar.set_label(f"{found.judge.properties[0].key}: 1 and more holds")
         others = ", ".join(map(shown, found.judge.schemes))
         title = f"{shown(found.judge.contender.name)} beside {others}"
-        axes.set_title(title, fontsize=8, loc="left", color=LIGHT.ink)
+        axes.set_title(title, fontsize=8, loc="left", color=INK)
     return figure
 
 
