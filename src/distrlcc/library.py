@@ -450,8 +450,7 @@ def report(scores: Scores, folder: str | Path) -> Path:
         from distrlcc.evaluation.report import ReportInfo, write_report  # noqa: PLC0415 - an extra
     from distrlcc.runs.identity import package_versions  # noqa: PLC0415
 
-    command = shlex.join(["python", *sys.argv])
-    info = ReportInfo(scores.links, command, package_versions())
+    info = ReportInfo(scores.links, shlex.join(["python", *sys.argv]), package_versions())
     return write_report(Path(folder), scores.raw, scores.series, info)
 
 

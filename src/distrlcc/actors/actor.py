@@ -67,8 +67,7 @@ class Actor:
         self._count = config.actors.envs_per_worker
         # What acts: the environments of this worker's link.
         env = replace(config.env, suites=(link,), suite_weights=())
-        share = Share(index * self._count, self._count)
-        self._source = EnvSource(replace(config, env=env), share)
+        self._source = EnvSource(replace(config, env=env), Share(index * self._count, self._count))
         if first_step:
             self._source.collector.begin_at(first_step)
         # What it reports, written by the thread alone.

@@ -135,8 +135,7 @@ def _proof(name: str) -> bytes:
 
 def _is_ours(connection: socket.socket) -> bool:
     """Say whether a process of this user's is at the other end of a Unix socket."""
-    size = struct.calcsize("3i")
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", found)[1] == os.geteuid())
 
 

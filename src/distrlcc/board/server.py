@@ -124,9 +124,7 @@ class Guard:
             origin is None or request.headers.get("x-distrlcc") != "board"
         ):
             return "what changes something comes from the page alone"
-        if len(request.url.query) > _MOST_QUERY:
-            return "the address is too long"
-        return ""
+        return "the address is too long" if len(request.url.query) > _MOST_QUERY else ""
 
 
 class Board:
@@ -251,8 +249,7 @@ class Board:
         texts = dict(query)
         x, y, of = texts.pop("x", "rate"), texts.pop("y", "rtt"), texts.pop("measure", "power")
         own, other = texts.pop("own", "one"), texts.pop("other", "cubic")
-        question = self._question(texts)
-        return self._map(question, x, y, of, self.sender(own), self.sender(other))
+        return self._map(self._question(texts), x, y, of, self.sender(own), self.sender(other))
 
     def policies(self, query: Mapping[str, str]) -> Any:
         """Return the gallery."""
@@ -350,8 +347,7 @@ def application(board: Board, hosts: frozenset[str], token: str = "") -> ASGIApp
         name = request.path_params.get("name", "index.html")
         if name not in FILES:
             return JSONResponse({"error": "no such page"}, 404)
-        data = _STATIC.joinpath(name).read_bytes()
-        return Response(data, media_type=FILES[name])
+        return Response(_STATIC.joinpath(name).read_bytes(), media_type=FILES[name])
 
     reads = {
         "about": board.about,

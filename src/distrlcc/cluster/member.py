@@ -103,8 +103,7 @@ class Member:
         Raises MemberGoneError if it died, or has been silent for too long, and is not started
         again; DistrlccError: what training raised.
         """
-        both = [self._training, self._asked]
-        answered, _ = self._ray.wait(both, num_returns=2, timeout=0.0)
+        answered, _ = self._ray.wait([self._training, self._asked], num_returns=2, timeout=0.0)
         if answered:
             self._show()
         if self._training in answered:

@@ -37,8 +37,7 @@ _VOLATILE = {"png": ["Software"], "svg": ["Date", "Creator"], "pdf": ["CreationD
 
 def panels(inches: float, *heights: float) -> tuple[Figure, list[Axes]]:
     """Return a figure as wide as a paper's column, and panels of relative heights, from above."""
-    size = (_WIDTH, inches)
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor=BACKGROUND)
+    figure = Figure(figsize=(_WIDTH, inches), dpi=DPI, layout="constrained", facecolor=BACKGROUND)
     grid = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)
     for axes in grid[:, 0]:
         axes.spines[["left", "bottom"]].set_color(MUTED)

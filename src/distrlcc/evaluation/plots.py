@@ -48,8 +48,7 @@ def scatter(summary: Summary) -> Figure:
         axes.set_ylabel(_RATE.title)
         axes.invert_xaxis()
         corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-        better = "better \N{NORTH EAST ARROW}"
-        axes.text(1.0, 1.02, better, fontsize=7.5, color=MUTED, **corner)
+        axes.text(1.0, 1.02, "better \N{NORTH EAST ARROW}", fontsize=7.5, color=MUTED, **corner)
         handles, names = axes.get_legend_handles_labels()
         legend(figure, handles[::-1], names[::-1])
     return figure

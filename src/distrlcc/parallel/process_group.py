@@ -230,8 +230,7 @@ class ProcessGroup:
         # Leave the old group, and name the new one: its key is like no other's, as builds count up.
         self._tear_down()
         self._group = ""
-        names = [member.name for member in members]
-        self.rank = names.index(self._membership.name)
+        self.rank = [member.name for member in members].index(self._membership.name)
         text = "/".join(f"{member.name}:{member.builds}" for member in members)
         key = f"{self.spec.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():

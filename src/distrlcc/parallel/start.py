@@ -187,11 +187,9 @@ def train_rank(
     own = identity(config, processes=spec.size, device=kind, elastic=elastic)
     ranks = ProcessGroup(spec, own, job.run)
     if isinstance(config, ImitateConfig):
-        data = StoredData(Path(config.data))
-        state = imitation_run(config, data, spec.slot, spec.size, ranks)
+        state = imitation_run(config, StoredData(Path(config.data)), spec.slot, spec.size, ranks)
     else:
-        share = Share.of(config, spec.slot, spec.size)
-        state = env_run(config, share, ranks, spec.device)
+        state = env_run(config, Share.of(config, spec.slot, spec.size), ranks, spec.device)
     return train_group(job, ranks, state, stopper, feed)
 
 

@@ -34,8 +34,7 @@ class SeedRun:
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        text = json.dumps(plain(asdict(self)), indent=1, allow_nan=False)
-        write_atomically(path, text.encode())
+        write_atomically(path, json.dumps(plain(asdict(self)), indent=1, allow_nan=False).encode())
 
 
 def _scoring(name: str, benchmark: Benchmark) -> str:
