@@ -487,12 +487,7 @@ def flow_page(
 
 
 def recovery_page(
-    table: Table,
-    rows: Sequence[MeansRow],
-    notes: Sequence[str],
-    *,
-    lead: str,
-    command: str,
+    table: Table, rows: Sequence[MeansRow], notes: Sequence[str], *, lead: str, command: str
 ) -> str:
     """Return the page of times to recover: the table of the rows."""
     first = RECOVERY_METRICS[0]

@@ -84,10 +84,7 @@ def by_metric(
 
 
 def means_table(
-    title: str,
-    head: str,
-    rows: Sequence[MeansRow],
-    metrics: Sequence[Metric],
+    title: str, head: str, rows: Sequence[MeansRow], metrics: Sequence[Metric]
 ) -> Table:
     """Return a table of rows of means, under these heads."""
     heads = [Column(head, left=True), *map(Column.of, metrics)]

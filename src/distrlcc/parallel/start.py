@@ -16,13 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.data.reader import StoredData
-from distrlcc.errors import (
-    ConfigError,
-    DistrlccError,
-    NoGroupError,
-    OutputError,
-    warn_in_lines,
-)
+from distrlcc.errors import ConfigError, DistrlccError, NoGroupError, OutputError, warn_in_lines
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token
 from distrlcc.parallel.decentralized import ElasticGroup

@@ -17,13 +17,7 @@ from distrlcc.errors import DistrlccError, GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import guard
 from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
-from distrlcc.parallel.interface import (
-    LOOPBACK,
-    interface_towards,
-    is_loopback,
-    listen,
-    resolve,
-)
+from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_loopback, listen, resolve
 from distrlcc.parallel.membership import serve_lighthouse
 from distrlcc.parallel.rank_spec import RankSpec
 
