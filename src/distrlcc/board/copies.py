@@ -28,11 +28,7 @@ _LEAST_AGE_S = 60.0
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Make a folder that lasts as long as this process, and remove those of dead ones.
-
-    Raises:
-        OutputError: There is no room for one.
-    """
+    """Make a folder for this process's life, remove those of dead ones; raises OutputError."""
     try:
         made = tempfile.TemporaryDirectory(prefix=PREFIX)
     except OSError as error:

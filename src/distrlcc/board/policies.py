@@ -19,16 +19,10 @@ def gallery(trained: Mapping[str, Path]) -> list[dict[str, Any]]:
     told = read_toml(Path(__file__).parents[1] / "cli" / "about.toml")
     rows, found = shipped_rows(), []
     for name, path in shipped_policies().items():
-        scores = (
-            {}
-            if name not in rows
-            else {
-                suite: rows[name].of_shipped(suite, "power")
-                for suite, by_metric in rows[name].scores.items()
-                if "power" in by_metric
-            }
-        )
-        card = _card(path) | {"name": name, "sender": name, "power": scores}
+        scores = rows[name].scores.items() if name in rows else ()
+        suites = [suite for suite, by_metric in scores if "power" in by_metric]
+        power = {suite: rows[name].of_shipped(suite, "power") for suite in suites}
+        card = _card(path) | {"name": name, "sender": name, "power": power}
         card |= {"about": told["policies"].get(name, ""), "not_for": told["not_for"].get(name, "")}
         found.append(card)
     for key, path in trained.items():

@@ -318,20 +318,17 @@ class Runs:
     def refresh(self) -> list[str]:
         """Look for new runs now and then, read new lines; return the keys of what is new."""
         with self.lock:
-            return self._refresh()
-
-    def _refresh(self) -> list[str]:
-        now = time.monotonic()
-        if now - self._looked > 2.0:
-            self._looked = now
-            found = dict(self._found())
-            for key in self.runs.keys() - found.keys():
-                del self.runs[key]
-            for key, path in found.items():
-                if key not in self.runs:
-                    copied = any(path.is_relative_to(folder) for folder in self._copies)
-                    self.runs[key] = Run(key, path, COPY_QUIET_S if copied else QUIET_S)
-        return [key for key, run in self.runs.items() if run.refresh()]
+            now = time.monotonic()
+            if now - self._looked > 2.0:
+                self._looked = now
+                found = dict(self._found())
+                for key in self.runs.keys() - found.keys():
+                    del self.runs[key]
+                for key, path in found.items():
+                    if key not in self.runs:
+                        copied = any(path.is_relative_to(folder) for folder in self._copies)
+                        self.runs[key] = Run(key, path, COPY_QUIET_S if copied else QUIET_S)
+            return [key for key, run in self.runs.items() if run.refresh()]
 
     def _found(self) -> Iterable[tuple[str, Path]]:
         folders, count = self._folders, 0

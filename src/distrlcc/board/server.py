@@ -149,8 +149,7 @@ class Board:
     def sender(self, name: str) -> Contender:
         """Return the contender of a name on the page: a scheme, a shipped policy, or ``run:KEY``.
 
-        Raises:
-            ConfigError: There is none; plug-ins and files are not reached from here.
+        Raises ConfigError at others: plug-ins and files are not reached from here.
         """
         key = name.removeprefix("run:")
         if key == name and name not in shipped_policies():

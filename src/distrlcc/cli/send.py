@@ -141,17 +141,10 @@ def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> 
     from distrlcc.evaluation.page import Tile
     from distrlcc.evaluation.report import flow_page
 
-    tiles = [
-        Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main"),
-        *(
-            Tile(f"{rtt:.1f}" if rtt == rtt else "-", text, "ms")
-            for rtt, text in (
-                (sent.mean_rtt_ms, "mean RTT"),
-                (sent.p95_rtt_ms, "95% of the RTTs are less"),
-            )
-        ),
-        Tile(f"{sent.loss:.2%}", f"of {sent.packets} packets lost"),
-    ]
+    rtts = {"mean RTT": sent.mean_rtt_ms, "95% of the RTTs are less": sent.p95_rtt_ms}
+    tiles = [Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main")]
+    tiles += [Tile(f"{x:.1f}" if x == x else "-", text, "ms") for text, x in rtts.items()]
+    tiles.append(Tile(f"{sent.loss:.2%}", f"of {sent.packets} packets lost"))
     says = _summary(name, sent) + "."
     return flow_page(log.whole(), name, wire_bytes, says, tiles, command_line()).encode()
 

@@ -159,7 +159,7 @@ def draw(
         raise ConfigError(f"--metric {key}: no link of this summary has one; take another")
     figure = _distributions(kind, summary, values, of)
     rows = [[name, link, value] for name, found in values.items() for link, value in found.items()]
-    return figure, _csv(["scheme", "link", of.title], rows)
+    return figure, csv_text(["scheme", "link", of.title], rows)
 
 
 def _distributions(
@@ -201,7 +201,7 @@ def _scatter_csv(summary: Summary) -> str:
         for one in summary.schemes
         if one.scheme not in summary.without_runs
     ]
-    return _csv(head, rows)
+    return csv_text(head, rows)
 
 
 def _time_csv(series: Sequence[Series]) -> str:
@@ -210,10 +210,11 @@ def _time_csv(series: Sequence[Series]) -> str:
         for one in series
         for row in zip(one.time_s, *(getattr(one, name) for name in _ARRAYS[1:]), strict=True)
     ]
-    return _csv(["scheme", "time_s", *_ARRAYS[1:]], rows)
+    return csv_text(["scheme", "time_s", *_ARRAYS[1:]], rows)
 
 
-def _csv(head: list[str], rows: list[list[Any]]) -> str:
+def csv_text(head: list[str], rows: list[list[Any]]) -> str:
+    """Return rows below their heads as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)

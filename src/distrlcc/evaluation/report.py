@@ -1,7 +1,5 @@
 """The pages, of one template: what each says, with figures and numbers in files beside them."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -22,7 +20,7 @@ from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.page import Chart, Page, Panel, Section, Tile, lines_chart
 from distrlcc.evaluation.parallel_flows import ParallelFlows
 from distrlcc.evaluation.plots import fairness_plot, flow_lines, flow_names, scatter, time_series
-from distrlcc.evaluation.published import series_json
+from distrlcc.evaluation.published import csv_text, series_json
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scorecard import Scorecard
 from distrlcc.evaluation.scores import (
@@ -562,13 +560,9 @@ def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
 
 def _csv(table: Table) -> str:
     """Return a table's means with their half widths as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     first, *heads = (f"{c.head} {f'({c.unit})' if c.unit else ''}".strip() for c in table.columns)
-    writer.writerow([first, *(x for head in heads for x in (head, "half of 95%"))])
-    for row in table.rows:
-        writer.writerow([row.name, *(x for cell in row.cells for x in (cell.text, cell.half))])
-    return text.getvalue()
+    rows = [[r.name, *(x for cell in r.cells for x in (cell.text, cell.half))] for r in table.rows]
+    return csv_text([first, *(x for head in heads for x in (head, "half of 95%"))], rows)
 
 
 def _latex(table: Table) -> str:

@@ -24,11 +24,7 @@ CELLS = 32
 
 
 def dimension_named(name: str) -> str:
-    """Return a dimension's field by its name, which may lack the unit: ``rate`` is ``rate_mbps``.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return a dimension by its name, with or without unit, as ``rate``; raises ConfigError."""
     names = [each for each in DIMENSIONS if each != "seed"]
     for each in (name + unit for unit in ("", "_mbps", "_ms", "_bdp", "_s")):
         if each in names:
@@ -39,8 +35,7 @@ def dimension_named(name: str) -> str:
 def point_at(settings: Sequence[str], x: str, y: str) -> Point:
     """Return the simplest link with some values, NAME=VALUE each, of a map over ``x`` and ``y``.
 
-    Raises:
-        ConfigError: There is no such dimension, it has no such value, or that says nothing here.
+    Raises ConfigError where there is no such dimension or value, or that says nothing here.
     """
     values: dict[str, Any] = {}
     for setting in settings:
@@ -101,8 +96,7 @@ def map_of(
 ) -> Map:
     """Judge the one property of a judge over two dimensions, all else as ``at`` has it.
 
-    Raises:
-        ConfigError: It is judged on no link, or a user's code raised.
+    Raises ConfigError where it is judged on no link, or a user's code raised.
     """
     xs, ys = _values(x), _values(y)
     grid = np.ndindex(len(ys), len(xs))
