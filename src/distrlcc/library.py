@@ -208,10 +208,8 @@ class _Hearing:
     def __init__(self, out: Path, callbacks: Sequence[Callbacks]) -> None:
         self._follower, self._callbacks = Follower(out / "metrics.jsonl"), callbacks
         self._follower.news()  # of before a resume
-        self.ends = False
-        """Whether one has returned False."""
-        self.raised: BaseException | None = None
-        """By one."""
+        self.ends = False  # whether one has returned False
+        self.raised: BaseException | None = None  # by one
 
     def __call__(self, stopper: Stopper) -> None:
         for row in self._follower.news():

@@ -153,12 +153,8 @@ class Question:
 
     def command(self, senders: Sequence[str]) -> str:
         """Return the ``distrlcc try`` that asks the same."""
-        flags = [
-            f"--{name.replace('_', '-')}={v:g}"
-            if isinstance(v, float | int)
-            else f"--{name.replace('_', '-')}={v}"
-            for name, v in self.told().items()
-        ]
+        told = {f"--{name.replace('_', '-')}": v for name, v in self.told().items()}
+        flags = [f"{k}={v}" if isinstance(v, str) else f"{k}={v:g}" for k, v in told.items()]
         return shlex.join(["distrlcc", "try", *flags, *senders])
 
 

@@ -37,16 +37,10 @@ def _card(path: Path) -> dict[str, Any]:
     except DistrlccError as error:
         return {"error": str(error)}
     spec = policy.spec
-    return {
-        "bytes": path.stat().st_size,
-        "parameters": int(sum(np.size(array) for array in policy.arrays.values())),
-        "network": spec.network_text,
-        "observation": spec.observation,
-        "action": spec.action,
-        "step_ms": spec.step_ms,
-        "preference": spec.preference,
-        "runs_in": ["simulator", "UDP", *_elsewhere(policy)],
-    }
+    parameters = int(sum(np.size(array) for array in policy.arrays.values()))
+    size = {"bytes": path.stat().st_size, "parameters": parameters, "network": spec.network_text}
+    told = {n: getattr(spec, n) for n in ("observation", "action", "step_ms", "preference")}
+    return {**size, **told, "runs_in": ["simulator", "UDP", *_elsewhere(policy)]}
 
 
 def _elsewhere(policy: PolicyFile) -> list[str]:

@@ -247,25 +247,17 @@ class Run:
 
     def timeline(self) -> list[dict[str, Any]]:
         """Return the workers, with when each was there; those of now have their newest figures."""
-        return [
-            {
-                "name": one.name,
-                "begin": one.begin,
-                "end": one.end,
-                "here": one.name in self.present and self.state == "running",
-                **{k: one.newest.get(k) for k in _FIGURES},
-            }
-            for one in sorted(self.workers.values(), key=lambda one: (one.begin, one.name))
-        ]
+        found, is_running = [], self.state == "running"
+        for one in sorted(self.workers.values(), key=lambda one: (one.begin, one.name)):
+            told = {"name": one.name, "begin": one.begin, "end": one.end}
+            told |= {"here": one.name in self.present and is_running}
+            found.append(told | {k: one.newest.get(k) for k in _FIGURES})
+        return found
 
     def keys(self) -> list[str]:
         """Return the names of numbers that it has measured."""
-        seen = {
-            k
-            for row in islice(reversed(self.rows.values()), 50)
-            for k, v in row.items()
-            if _number(v) is not None
-        }
+        rows = islice(reversed(self.rows.values()), 50)
+        seen = {k for row in rows for k, v in row.items() if _number(v) is not None}
         seen |= {self.score_key()} - {""}
         return sorted(seen - {"update"})
 

@@ -88,25 +88,21 @@ def _run(args: Namespace, log: StepLog | None) -> int:
     line, stopper = _LiveLine(wire_bytes, log), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
 
+    def stopping() -> bool:
+        return bool(stopper.signal)
+
     def begin() -> None:
         """Wait for the start time, if one is to be named, and let a scheme's time begin."""
         if args.hold:
-            wait_for_start(out, stopping=lambda: bool(stopper.signal))
+            wait_for_start(out, stopping=stopping)
         if isinstance(controller, SchemeController):
             controller.begin(now=time.monotonic_ns())
 
     # Send.
     with stopper:
         try:
-            sent = send(
-                remote,
-                controller,
-                request,
-                step_ns=step_ns,
-                on_step=line.show,
-                stopping=lambda: bool(stopper.signal),
-                on_open=begin,
-            )
+            calls: dict[str, Any] = {"on_step": line.show, "stopping": stopping, "on_open": begin}
+            sent = send(remote, controller, request, step_ns=step_ns, **calls)
         except LinkError as error:
             if stopper.signal:
                 error.exit_code = 128 + stopper.signal

@@ -42,7 +42,7 @@ TOO_SLOW = "timed out during startup"
 _MEMORY = re.compile(
     r"low on memory.{1,40}\(IP: ([^,)]+).{1,300}? was ([\d.]+ ?\w+)(?: used)? / ([\d.]+ ?\w+)", re.S
 )
-_FOLDER = Path("/tmp/ray")  # ray's own, unless variables say another
+_FOLDER = Path("/tmp/ray")  # Ray's own, unless variables say another
 KEPT = "DISTRLCC_KEPT"  # variable by which a keeper knows what it has to end
 _LONGEST_FOLDER = 41  # characters of TMPDIR that leave room for the names of Ray's sockets
 _LOCAL_STORE_BYTES = 200_000_000

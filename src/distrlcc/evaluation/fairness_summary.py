@@ -62,13 +62,9 @@ def measure(
     values = np.array(
         [[[one[m.key] for one in row] for row in scores] for m in FAIRNESS_METRICS]
     ).swapaxes(1, 2)
-    void = tuple(
-        VoidRun(contender.name, run.scenario.name, seed, run.broken)
-        for seed, runs in enumerate(by_seed)
-        for run in runs
-        if run.broken
-    )
     name, learned = contender.name, contender.learned
+    broken = [(seed, run) for seed, runs in enumerate(by_seed) for run in runs if run.broken]
+    void = tuple(VoidRun(name, run.scenario.name, seed, run.broken) for seed, run in broken)
     return SuiteFairness(name, learned, suite, values, tuple(by_seed[0]), void)
 
 
@@ -84,14 +80,11 @@ def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:
     """Return the figures as the module describes."""
     suites: dict[str, Any] = {}
     for row in rows:
-        suites.setdefault(row.suite, {})[row.contender] = {
-            "learned": row.learned,
-            "overall": {key: value.to_json(tails=True) for key, value in row.overall.items()},
-            "void_runs": [asdict(run) for run in row.void],
-            "links": {
-                run.scenario.name: _link(run, row.values[:, n]) for n, run in enumerate(row.runs)
-            },
-        }
+        overall = {key: value.to_json(tails=True) for key, value in row.overall.items()}
+        links = {r.scenario.name: _link(r, row.values[:, n]) for n, r in enumerate(row.runs)}
+        told = {"learned": row.learned, "overall": overall}
+        told |= {"void_runs": [asdict(run) for run in row.void], "links": links}
+        suites.setdefault(row.suite, {})[row.contender] = told
     return {
         "format": "distrlcc-fairness",
         "version": 1,

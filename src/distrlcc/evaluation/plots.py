@@ -100,12 +100,9 @@ def time_series(
 
 def flow_names(run: SharedRun, contender: str) -> list[tuple[str, bool]]:
     """Return what a link's flows are called, and whether each is an agent's."""
-    return [
-        (f"{shown(contender)} {k + 1}", True)
-        if flow.scheme == "agent"
-        else (short(flow.scheme), False)
-        for k, flow in enumerate(run.scenario.flows)
-    ]
+    schemes, own = [flow.scheme for flow in run.scenario.flows], shown(contender)
+    names = [f"{own} {k}" if s == "agent" else short(s) for k, s in enumerate(schemes, 1)]
+    return [(name, s == "agent") for name, s in zip(names, schemes, strict=True)]
 
 
 def fairness_plot(run: SharedRun, contender: str) -> Figure:

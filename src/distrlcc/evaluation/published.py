@@ -123,15 +123,13 @@ def _floats(_: type, values: object) -> FloatArray:
 def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
     """Return schemes' means of a metric, as shown, on the links that all have; none: on its own."""
     apart = summary.left_out if summary.common else {}
-    found = {
-        one.scheme: {
-            link: of.scale * values[of.key].mean
-            for link, values in one.scenarios.items()
-            if math.isfinite(values[of.key].mean) and link not in apart
-        }
-        for one in summary.schemes
-    }
-    return {name: values for name, values in found.items() if values}
+    found: dict[str, dict[str, float]] = {}
+    for one in summary.schemes:
+        means = {k: v[of.key].mean for k, v in one.scenarios.items() if k not in apart}
+        values = {k: of.scale * mean for k, mean in means.items() if math.isfinite(mean)}
+        if values:
+            found[one.scheme] = values
+    return found
 
 
 def draw(

@@ -118,11 +118,8 @@ class Reproduction:
                 run.cpu_seconds += process_time() - begin
                 run.save(kept)
         # What was not scored yet, or by other metrics.
-        missing = [
-            b
-            for b in self.experiment.benchmarks
-            if set(run.scores.get(b.label, {})) != set(b.metrics)
-        ]
+        benchmarks, scored = self.experiment.benchmarks, run.scores
+        missing = [b for b in benchmarks if set(scored.get(b.label, {})) != set(b.metrics)]
         for b in self.progress(missing, lambda b: _scoring(place.name, b)):
             run.scores[b.label] = b.means(contender_from_file(str(place), b.prefer))
         run.save(kept)
