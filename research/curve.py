@@ -30,7 +30,7 @@ from distrlcc.cli.output import emit_json
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.evaluation.figures import DPI, STYLE, encode
-from distrlcc.evaluation.looks import LIGHT
+from distrlcc.evaluation.looks import BACKGROUND, INK
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.files import write_atomically
 from distrlcc.sim.suites import load_suite
@@ -102,14 +102,14 @@ def draw(curves: dict[str, Curve]) -> Figure:
         columns = min(len(curves), 3)
         rows = -(-len(curves) // columns)
         figure = Figure(figsize=(2.6 * columns, 1.7 * rows), dpi=DPI, layout="constrained")
-        figure.set_facecolor(LIGHT.background)
+        figure.set_facecolor(BACKGROUND)
         FigureCanvasAgg(figure)
         panels = figure.subplots(rows, columns, squeeze=False).flat
         for axes, (name, (steps, scores)) in zip(panels, curves.items(), strict=False):
             millions = steps * 1e-6
             axes.fill_between(millions, scores.min(axis=1), scores.max(axis=1), alpha=0.25, lw=0)
             axes.plot(millions, scores.mean(axis=1), marker=".")
-            axes.set_title(f"power: {name}", fontsize=7, loc="left", color=LIGHT.ink)
+            axes.set_title(f"power: {name}", fontsize=7, loc="left", color=INK)
             axes.set_xlabel("steps (millions)")
         for axes in panels:
             axes.set_visible(False)

@@ -36,7 +36,7 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.evaluation.contender import Contender, contender_from_file
 from distrlcc.evaluation.figures import STYLE, encode, panels
 from distrlcc.evaluation.kernel_policy import registered
-from distrlcc.evaluation.looks import LIGHT
+from distrlcc.evaluation.looks import BACKGROUND, INK
 from distrlcc.files import write_atomically
 from distrlcc.limits import limits
 from distrlcc.net.link_config import uplink
@@ -192,7 +192,7 @@ def draw(seen: dict[str, dict[str, Seen]], names: list[str]) -> Figure:
     every = np.concatenate([rows for worlds in seen.values() for rows in worlds.values()])
     moving = np.flatnonzero(np.diff(np.percentile(every, (5, 95), axis=0), axis=0)[0] > _STILL)
     with mpl.rc_context(STYLE):
-        figure, axes = panels(LIGHT, 0.9 + 1.8 * len(seen), *[1.0] * len(seen))
+        figure, axes = panels(0.9 + 1.8 * len(seen), *[1.0] * len(seen))
         for panel, (link, worlds) in zip(axes, seen.items(), strict=True):
             middle = np.median(worlds["kernel"], axis=0)
             for k, (name, rows) in enumerate(worlds.items()):
@@ -201,12 +201,12 @@ def draw(seen: dict[str, dict[str, Seen]], names: list[str]) -> Figure:
                 x, color = np.arange(len(moving)) + 0.2 * k - 0.3, _COLORS[k]
                 panel.vlines(x, low, high, color=color, lw=0.7)
                 panel.vlines(x, lower, upper, color=color, lw=2.6, label=name)
-                panel.plot(x, half, "_", color=LIGHT.background, ms=2.6, mew=0.8)
+                panel.plot(x, half, "_", color=BACKGROUND, ms=2.6, mew=0.8)
             # Small differences and large ones, from the kernel's median.
             panel.set_yscale("symlog", linthresh=0.2, linscale=1.0)
             panel.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
             panel.minorticks_off()
-            panel.set_title(link, fontsize=8, loc="left", color=LIGHT.ink)
+            panel.set_title(link, fontsize=8, loc="left", color=INK)
         axes[len(axes) // 2].set_ylabel("from the kernel's median (standard deviations)")
         axes[-1].set_xticks(np.arange(len(moving)), [names[k] for k in moving], rotation=90)
         axes[-1].set_xlim(-0.6, len(moving) - 0.4)

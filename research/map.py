@@ -31,7 +31,7 @@ from distrlcc.cli.output import emit_json
 from distrlcc.evaluation.contender import Contender, contender_from_file, contender_from_scheme
 from distrlcc.evaluation.fairness import fairness_of, run_shared
 from distrlcc.evaluation.figures import DPI, STYLE, encode
-from distrlcc.evaluation.looks import LIGHT
+from distrlcc.evaluation.looks import BACKGROUND, INK
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.files import write_atomically
 from distrlcc.sim.families import bdp_packets
@@ -162,7 +162,7 @@ def draw(found: Sequence[tuple[Map, Scores, NDArray[np.bool_]]]) -> Figure:
     """Draw maps side by side; a cell says its score, and a + that a scheme has more."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.4 * len(found), 3.4), dpi=DPI, layout="constrained")
-        figure.set_facecolor(LIGHT.background)
+        figure.set_facecolor(BACKGROUND)
         FigureCanvasAgg(figure)
         grid = figure.subplots(1, len(found), squeeze=False)
         for axes, (each, own, behind) in zip(grid[0], found, strict=True):
@@ -180,4 +180,4 @@ def _panel(axes: Axes, each: Map, own: Scores, behind: NDArray[np.bool_]) -> Non
         axis.set_ticks(np.arange(len(values)), [f"{value:g}" for value in values])
         axis.set_label_text(name)
     axes.grid(visible=False)
-    axes.set_title(f"{each.score}: {each.name}", fontsize=7, loc="left", color=LIGHT.ink)
+    axes.set_title(f"{each.score}: {each.name}", fontsize=7, loc="left", color=INK)

@@ -208,10 +208,8 @@ class _Hearing:
     def __init__(self, out: Path, callbacks: Sequence[Callbacks]) -> None:
         self._follower, self._callbacks = Follower(out / "metrics.jsonl"), callbacks
         self._follower.news()  # of before a resume
-        self.ends = False
-        """Whether one has returned False."""
-        self.raised: BaseException | None = None
-        """By one."""
+        self.ends = False  # whether one has returned False
+        self.raised: BaseException | None = None  # by one
 
     def __call__(self, stopper: Stopper) -> None:
         for row in self._follower.news():
@@ -450,8 +448,7 @@ def report(scores: Scores, folder: str | Path) -> Path:
         from distrlcc.evaluation.report import ReportInfo, write_report  # noqa: PLC0415 - an extra
     from distrlcc.runs.identity import package_versions  # noqa: PLC0415
 
-    command = shlex.join(["python", *sys.argv])
-    info = ReportInfo(scores.links, command, package_versions())
+    info = ReportInfo(scores.links, shlex.join(["python", *sys.argv]), package_versions())
     return write_report(Path(folder), scores.raw, scores.series, info)
 
 

@@ -74,8 +74,7 @@ class Registry(dict[str, T]):
         """Take the kind's name, ours, and what makes one of a reference's thing, or raises."""
         super().__init__(ours)
         self.kind, self._take = kind, take
-        self.loaded: dict[str, T] = {}
-        """What was brought, by its pinned reference."""
+        self.loaded: dict[str, T] = {}  # what was brought, by its pinned reference
 
     def __missing__(self, name: str) -> T:
         return self.loaded[self.pinned(name)]
@@ -139,11 +138,9 @@ def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
 def shaped(kind: str, name: str, given: Any, *shape: int) -> Any:
     """Return what a user's code gave, or raise ConfigError if it is no array of this shape."""
     if getattr(given, "shape", None) != shape:
-        has = (
-            f"an array of shape {tuple(given.shape)}"
-            if hasattr(given, "shape")
-            else f"{given!r:.60}"
-        )
+        has = f"{given!r:.60}"
+        if hasattr(given, "shape"):
+            has = f"an array of shape {tuple(given.shape)}"
         raise ConfigError(
             f"{kind} {short(name)} returned {has}; expected an array of shape {shape}"
         )

@@ -256,5 +256,4 @@ def converted(
     own["lstm.weight_ih" if recurrent else "trunk.0.weight"] *= _SCALE
     if "log_std" in own and arrays.get("log_std", np.zeros(0)).shape == own["log_std"].shape:
         own["log_std"] = arrays["log_std"].astype(np.float32)
-    notes = {"trained with": "Stable-Baselines3"}
-    return PolicyFile(spec, own, "argmax", notes)
+    return PolicyFile(spec, own, "argmax", {"trained with": "Stable-Baselines3"})

@@ -11,7 +11,7 @@ from matplotlib.scale import get_scale_names
 from PIL import Image
 
 from distrlcc.evaluation.figures import DPI, STYLE, encode
-from distrlcc.evaluation.looks import DARK, LIGHT, looks
+from distrlcc.evaluation.looks import BACKGROUND, looks
 from distrlcc.evaluation.plots import scatter, time_series
 from distrlcc.evaluation.scores import shown
 from distrlcc.evaluation.summary import Summary, summarise
@@ -120,9 +120,9 @@ def test_png_has_200_dpi_and_equal_figures_are_equal_files(summary: Summary) -> 
     assert image.width == 960
     assert image.info["dpi"] == pytest.approx((200, 200), abs=0.1)
     assert encode(scatter(summary), "png") == png
-    svg = encode(scatter(summary, theme=DARK), "svg")
-    assert encode(scatter(summary, theme=DARK), "svg") == svg
-    assert DARK.background.encode() in svg
+    svg = encode(scatter(summary), "svg")
+    assert encode(scatter(summary), "svg") == svg
+    assert BACKGROUND.encode() in svg
     assert b"<text" not in svg
     assert dict(mpl.rcParams) == before
 
@@ -151,10 +151,10 @@ def test_ticks_are_plain_numbers(scale: str) -> None:
 
 def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:
     several = [("a", True), ("cubic", False), ("b", True), ("mine", False), ("yours", False)]
-    together = looks(several, LIGHT)
-    assert together["cubic"] == looks([("cubic", False)], LIGHT)["cubic"]
+    together = looks(several)
+    assert together["cubic"] == looks([("cubic", False)])["cubic"]
     assert len({look.color for look in together.values()}) == 5
     assert [name for name, look in together.items() if look.learned] == ["a", "b"]
-    assert looks(several, DARK)["cubic"].color != together["cubic"].color
+    assert together["cubic"].dark != together["cubic"].color
     figure = time_series([make_series("cubic")], schemes=several)
     assert figure.axes[0].lines[0].get_color() == together["cubic"].color

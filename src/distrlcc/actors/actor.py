@@ -16,8 +16,7 @@ from distrlcc.learn.rollout import Rollout
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import EnvSource, Share
 
-AHEAD = 2
-"""Finished segments that an actor keeps before it waits."""
+AHEAD = 2  # finished segments that an actor keeps before it waits
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,7 @@ class Segment:
     """Consecutive steps of one worker's environments, all acted by one version of the policy."""
 
     worker: int
-    number: int
-    """Counts this worker's segments, from 0."""
+    number: int  # counts this worker's segments, from 0
     rollout: Rollout
     stats: CollectStats
 
@@ -40,15 +38,11 @@ class Segment:
 class Report:
     """An actor's answer: finished segments and its progress."""
 
-    link: str
-    """Name of the link of the first environment."""
+    link: str  # name of the link of the first environment
     segments: list[Segment] = field(default_factory=list)
-    version: int = -1
-    """Version of the weights that are acting; -1 before the first."""
-    steps: int = 0
-    """Environment steps since the start."""
-    still_seconds: float = 0.0
-    """Seconds since the last step; 0 while there is nothing to step for."""
+    version: int = -1  # version of the weights that are acting; -1 before the first
+    steps: int = 0  # environment steps since the start
+    still_seconds: float = 0.0  # seconds since the last step; 0 while there is nothing to step for
     waited_seconds: float = 0.0
     """Seconds for which its segments were not collected, since the start."""
     last_episode: dict[str, float] = field(default_factory=dict)
@@ -73,8 +67,7 @@ class Actor:
         self._count = config.actors.envs_per_worker
         # What acts: the environments of this worker's link.
         env = replace(config.env, suites=(link,), suite_weights=())
-        share = Share(index * self._count, self._count)
-        self._source = EnvSource(replace(config, env=env), share)
+        self._source = EnvSource(replace(config, env=env), Share(index * self._count, self._count))
         if first_step:
             self._source.collector.begin_at(first_step)
         # What it reports, written by the thread alone.
@@ -84,8 +77,7 @@ class Actor:
         self._ready: deque[Segment] = deque()
         self._weights: Weights | None = None
         self._error = ""
-        self.stopped = False
-        """Whether `stop` was called."""
+        self.stopped = False  # whether `stop` was called
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
 
     def set_weights(self, weights: Weights) -> int:

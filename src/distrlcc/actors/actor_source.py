@@ -22,10 +22,8 @@ from distrlcc.runs.run_state import RunState
 from distrlcc.runs.source import Source, Stop, new_rollout, policy_spec
 from distrlcc.runs.stopper import Stopper
 
-_AHEAD = 2
-"""Updates' worth of segments that may wait for the trainer."""
-_UNSEEN = 64
-"""Segments that a worker may have acted beyond those that came here."""
+_AHEAD = 2  # updates' worth of segments that may wait for the trainer
+_UNSEEN = 64  # segments that a worker may have acted beyond those that came here
 
 
 class ActorSource(Source):
@@ -52,8 +50,7 @@ class ActorSource(Source):
         self._count, self._first = parts[learner], sum(parts[:learner]) * actors.envs_per_worker
         self.spec = policy_spec(config, LinkVectorEnv(unit, config.env))
         self.queue = SegmentQueue(actors.max_lag)
-        self.first_step = 0
-        """Step from which this run's workers began."""
+        self.first_step = 0  # step from which this run's workers began
         self.reducer = LocalReducer()
         """Breaks an update off after a signal; that of a learner alone."""
         self._update = 0

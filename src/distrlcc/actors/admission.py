@@ -43,13 +43,10 @@ class Claim(msgspec.Struct, forbid_unknown_fields=True):
 class Admission:
     """What a member learned."""
 
-    rank: int
-    """Rank in the RPC group; 0 is the learner."""
-    workers: list[Worker]
-    """The workers that were admitted, by rank from 1."""
+    rank: int  # rank in the RPC group; 0 is the learner
+    workers: list[Worker]  # the workers that were admitted, by rank from 1
     store: Any
-    members: dict[str, Worker]
-    """They by the names of their claims; on a worker itself alone."""
+    members: dict[str, Worker]  # they by the names of their claims; on a worker itself alone
 
 
 def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:

@@ -44,12 +44,9 @@ from distrlcc.runs.source import new_rollout, policy_spec
 
 _HEAD = struct.Struct("!II")
 """Before each frame: the number of the call that it makes or answers, and its size in bytes."""
-_THREADS = 2
-"""Of a worker: one may wait for a segment while weights come."""
-_ROOM = 1 << 20
-"""Bytes of a frame beside its arrays, at most."""
-_TYPES = frozenset({"<f4", "<f8", "<i8", "|b1"})
-"""Of the arrays' items."""
+_THREADS = 2  # of a worker: one may wait for a segment while weights come
+_ROOM = 1 << 20  # bytes of a frame beside its arrays, at most
+_TYPES = frozenset({"<f4", "<f8", "<i8", "|b1"})  # of the arrays' items
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -138,8 +135,7 @@ def _proof(name: str) -> bytes:
 
 def _is_ours(connection: socket.socket) -> bool:
     """Say whether a process of this user's is at the other end of a Unix socket."""
-    size = struct.calcsize("3i")
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", found)[1] == os.geteuid())
 
 
@@ -153,8 +149,7 @@ class _Link(asyncio.Protocol):
         self._engine, self._data = engine, bytearray()
         self.transport: asyncio.Transport
         self.worker: Worker | None = None
-        self.waiting: dict[int, Future[Any]] = {}
-        """Calls that are not answered yet."""
+        self.waiting: dict[int, Future[Any]] = {}  # calls that are not answered yet
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -236,8 +231,7 @@ class ChannelEngine:
         # Listen in a thread of its own, which also reads what comes.
         self._numbers = itertools.count(1)
         self._encoded: tuple[Any, bytes] = (None, b"")
-        self.open = set[_Link]()
-        """All connections, which are of that thread alone."""
+        self.open = set[_Link]()  # all connections, which are of that thread alone
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="channel", daemon=True)
         self._thread.start()

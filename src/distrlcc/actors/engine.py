@@ -22,11 +22,9 @@ from distrlcc.limits import limits
 class Worker:
     """A process that can hold an object; one that was started again is another worker."""
 
-    index: int
-    """Number among the planned workers, from 0."""
+    index: int  # number among the planned workers, from 0
     host: str
-    process: int
-    """Process id there."""
+    process: int  # process id there
 
     def __str__(self) -> str:
         return f"worker {self.index} (process {self.process} on {self.host})"
@@ -89,8 +87,7 @@ class Holder:
 
     def __init__(self) -> None:
         self.object: Any = None
-        self.problem = ""
-        """Why no more calls can come."""
+        self.problem = ""  # why no more calls can come
         self._heard = monotonic()
 
     def start(self, factory: Callable[..., Any], *args: Any) -> tuple[bool, Any]:

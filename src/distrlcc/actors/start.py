@@ -156,8 +156,7 @@ def actor_state(job: TrainJob, device: str = "cpu", ranks: ProcessGroup | None =
     Raises what `ActorSource`, `build_learner` and `RunState.load` raise.
     """
     assert isinstance(job.config, RunConfig)
-    slot = 0 if ranks is None else ranks.spec.slot
-    source = ActorSource(job.config, slot)
+    source = ActorSource(job.config, 0 if ranks is None else ranks.spec.slot)
     learner = build_learner(job.config, source.spec, ranks or source.reducer, device)
     state = RunState(job.config, source, learner, total_steps=job.config.total_steps)
     if job.resume and ranks is None:  # several load when they have met

@@ -149,10 +149,8 @@ class TorchRpcEngine:
         promise.set_exception(WorkerGoneError(reason))
 
 
-_holder = Holder()
-"""This worker's: RPC's functions need a global."""
-_store: list[Any] = []
-"""Where `rpc.init_rpc` meets the others, the last."""
+_holder = Holder()  # this worker's: RPC's functions need a global
+_store: list[Any] = []  # where `rpc.init_rpc` meets the others, the last
 
 
 def _meet(_: str) -> Iterator[tuple[Any, int, int]]:

@@ -22,8 +22,7 @@ from distrlcc.limits import limits
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.train import late
 
-_OFFENCES = 2
-"""Segments with numbers that are not finite after which a worker is dropped."""
+_OFFENCES = 2  # segments with numbers that are not finite after which a worker is dropped
 _SUSPENDED_SECONDS = 1.0
 """In a turn of the pool's thread that took longer the process was suspended, s."""
 
@@ -33,24 +32,17 @@ class WorkerState:
     """What is known of a living worker, and what it was asked."""
 
     worker: Worker
-    report: Report
-    """Its last, without the segments."""
-    lag: int = 0
-    """Updates that its last segment was behind when it came."""
+    report: Report  # its last, without the segments
+    lag: int = 0  # updates that its last segment was behind when it came
     steps_per_second: float = 0.0
-    heard: float = field(default_factory=monotonic)
-    """When it answered last."""
-    asked: str = "start"
-    """The call that it has not answered yet; empty: none."""
+    heard: float = field(default_factory=monotonic)  # when it answered last
+    asked: str = "start"  # the call that it has not answered yet; empty: none
     last_asked: float = 0.0
-    sent: int = -1
-    """Version of the weights that it was sent last."""
-    sending: float = 0.0
-    """When these were published, until it has confirmed them."""
+    sent: int = -1  # version of the weights that it was sent last
+    sending: float = 0.0  # when these were published, until it has confirmed them
     marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=12))
     """Times and steps of its last reports, for the speed."""
-    not_finite: int = 0
-    """Segments of it that were refused, as their numbers were not finite."""
+    not_finite: int = 0  # segments of it that were refused, as their numbers were not finite
 
     @property
     def silent_seconds(self) -> float:

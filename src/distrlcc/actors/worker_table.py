@@ -13,8 +13,7 @@ from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.storage import say
 
-WRITE_SECONDS = 1.0
-"""Time between two rows of a worker in the file, at least, s."""
+WRITE_SECONDS = 1.0  # time between two rows of a worker in the file, at least, s
 _SHOWN = 32
 _COLUMNS = ("worker", "link", "steps/s", "version", "lag", "utilisation", "delay", "heard")
 

@@ -19,8 +19,7 @@ from distrlcc.errors import DistrlccError, OutputError
 from distrlcc.storage import Owner, Storage, say, stored_runs
 
 PREFIX = "distrlcc-board-"
-EVERY_S = 30.0
-"""How often a storage is asked for what is new."""
+EVERY_S = 30.0  # how often a storage is asked for what is new
 MOST_RUNS, MOST_BYTES = 50, 64_000_000
 """Runs of a storage, and bytes of a file, that are fetched at most."""
 FILES = ("config.toml", "versions.json", "metrics.jsonl", "workers.jsonl", "policy.safetensors")
@@ -29,11 +28,7 @@ _LEAST_AGE_S = 60.0
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Make a folder that lasts as long as this process, and remove those of dead ones.
-
-    Raises:
-        OutputError: There is no room for one.
-    """
+    """Make a folder for this process's life, remove those of dead ones; raises OutputError."""
     try:
         made = tempfile.TemporaryDirectory(prefix=PREFIX)
     except OSError as error:

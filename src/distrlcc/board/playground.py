@@ -26,8 +26,7 @@ from distrlcc.sim.trace import load_trace
 from distrlcc.types import FloatArray
 
 CELLS = 32
-MOST_MBIT = 12_000.0
-"""What a link carries in one answer at most: a million packets."""
+MOST_MBIT = 12_000.0  # what a link carries in one answer at most: a million packets
 MOST_SENDERS = 6
 SCORES = ("power", "utilisation", "queueing_delay_rtt", "p95_queueing_delay_ms", "excess_loss")
 MEASURES = {"power": "power", "use": "share of the link used"}
@@ -96,11 +95,7 @@ class Question:
 
     @classmethod
     def read(cls, texts: Mapping[str, str]) -> "Question":
-        """Return the question of a page's address.
-
-        Raises:
-            ConfigError: A name or a value is not one.
-        """
+        """Return the question of a page's address; raises ConfigError."""
         known = {each.name: each for each in fields(cls)}
         values: dict[str, Any] = {}
         for name, text in texts.items():
@@ -124,12 +119,7 @@ class Question:
         return {name: value for name, value in asdict(self).items() if value != plain[name]}
 
     def scenario(self) -> Scenario:
-        """Return the link with its flows.
-
-        Raises:
-            ConfigError: It would carry too much, or something comes after its end.
-            TraceError: The trace cannot be read.
-        """
+        """Return the link with its flows; raises ConfigError if it carries too much, TraceError."""
         mbps = load_trace(self.trace).mean_mbps if self.trace else max(self.rate, self.change_rate)
         if mbps * self.seconds > MOST_MBIT:
             raise ConfigError(
@@ -163,12 +153,8 @@ class Question:
 
     def command(self, senders: Sequence[str]) -> str:
         """Return the ``distrlcc try`` that asks the same."""
-        flags = [
-            f"--{name.replace('_', '-')}={v:g}"
-            if isinstance(v, float | int)
-            else f"--{name.replace('_', '-')}={v}"
-            for name, v in self.told().items()
-        ]
+        told = {f"--{name.replace('_', '-')}": v for name, v in self.told().items()}
+        flags = [f"{k}={v}" if isinstance(v, str) else f"{k}={v:g}" for k, v in told.items()]
         return shlex.join(["distrlcc", "try", *flags, *senders])
 
 
@@ -178,8 +164,7 @@ class Answer:
 
     contender: Contender
     scores: SchemeScores
-    series: Series | None
-    """None where its run does not count; the scores say why."""
+    series: Series | None  # none where its run does not count; the scores say why
 
     def value(self, key: str) -> float:
         """Return a score."""
@@ -196,11 +181,7 @@ class Answer:
 
 
 def answer(contender: Contender, question: Question) -> Answer:
-    """Run one contender on a question's link.
-
-    Raises:
-        ConfigError: As `Question.scenario` says.
-    """
+    """Run one contender on a question's link; raises what `Question.scenario` raises."""
     scores, series = evaluate(contender, [question.scenario()], series_links=(0,), run=quick.run)
     return Answer(contender, scores, series[0] if series else None)
 
@@ -234,16 +215,8 @@ def page_of(
         name = one.contender.name
         why = "; ".join(dict.fromkeys(one.scores.reasons.values()))
         scores = {key: [figure(one.value(key)), one.text(key), one.bare(key)] for key in SCORES}
-        found["senders"].append(
-            {
-                "name": shown(name),
-                "learned": one.contender.learned,
-                "colors": colors[name],
-                "why": why,
-                "scores": scores,
-                **lines,
-            }
-        )
+        told = {"name": shown(name), "learned": one.contender.learned, "colors": colors[name]}
+        found["senders"].append({**told, "why": why, "scores": scores, **lines})
     return found
 
 
@@ -251,11 +224,7 @@ def _numbers(values: FloatArray | None) -> list[float | None]:
     return [] if values is None else [figure(x) for x in np.asarray(values).tolist()]
 
 
-AXES = tuple(
-    f.name
-    for f in fields(Question)
-    if f.name in ("rate", "rtt", "queue", "loss", "jitter", "ack_jitter")
-)
+AXES = ("rate", "rtt", "queue", "loss", "jitter", "ack_jitter")
 
 
 def axis_values(name: str) -> list[float]:
@@ -270,10 +239,8 @@ def map_of(
 ) -> dict[str, Any]:
     """Compare two contenders on `CELLS` by `CELLS` links; 2 is twice as much for the first.
 
-    All else is as the question has it, but the time, which is a few dozen round trips.
-
-    Raises:
-        ConfigError: There is no such axis or measure.
+    All else is as the question has it, but the time, which is a few dozen round trips. Raises
+    ConfigError where there is no such axis or measure.
     """
     for name in (x, y):
         if name not in AXES:
@@ -308,15 +275,7 @@ def map_of(
         f"{names[0]} has more {MEASURES[key]} than {names[1]} on {ahead / ratio.size:.0%} of these "
         f"links, and less on {behind / ratio.size:.0%}."
     )
-    return {
-        "x": x,
-        "y": y,
-        "xs": xs,
-        "ys": ys,
-        "names": names,
-        "measure": MEASURES[key],
-        "says": says,
-        "ratio": [_numbers(row) for row in ratio],
-        "own": [_numbers(row) for row in values.reshape(ratio.shape)],
-        "other": [_numbers(row) for row in others.reshape(ratio.shape)],
-    }
+    grids = {"ratio": ratio, "own": values, "other": others}
+    rows = {k: [_numbers(row) for row in v.reshape(ratio.shape)] for k, v in grids.items()}
+    axes = {"x": x, "y": y, "xs": xs, "ys": ys}
+    return {**axes, "names": names, "measure": MEASURES[key], "says": says, **rows}

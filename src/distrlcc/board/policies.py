@@ -19,16 +19,10 @@ def gallery(trained: Mapping[str, Path]) -> list[dict[str, Any]]:
     told = read_toml(Path(__file__).parents[1] / "cli" / "about.toml")
     rows, found = shipped_rows(), []
     for name, path in shipped_policies().items():
-        scores = (
-            {}
-            if name not in rows
-            else {
-                suite: rows[name].of_shipped(suite, "power")
-                for suite, by_metric in rows[name].scores.items()
-                if "power" in by_metric
-            }
-        )
-        card = _card(path) | {"name": name, "sender": name, "power": scores}
+        scores = rows[name].scores.items() if name in rows else ()
+        suites = [suite for suite, by_metric in scores if "power" in by_metric]
+        power = {suite: rows[name].of_shipped(suite, "power") for suite in suites}
+        card = _card(path) | {"name": name, "sender": name, "power": power}
         card |= {"about": told["policies"].get(name, ""), "not_for": told["not_for"].get(name, "")}
         found.append(card)
     for key, path in trained.items():
@@ -43,16 +37,10 @@ def _card(path: Path) -> dict[str, Any]:
     except DistrlccError as error:
         return {"error": str(error)}
     spec = policy.spec
-    return {
-        "bytes": path.stat().st_size,
-        "parameters": int(sum(np.size(array) for array in policy.arrays.values())),
-        "network": spec.network_text,
-        "observation": spec.observation,
-        "action": spec.action,
-        "step_ms": spec.step_ms,
-        "preference": spec.preference,
-        "runs_in": ["simulator", "UDP", *_elsewhere(policy)],
-    }
+    parameters = int(sum(np.size(array) for array in policy.arrays.values()))
+    size = {"bytes": path.stat().st_size, "parameters": parameters, "network": spec.network_text}
+    told = {n: getattr(spec, n) for n in ("observation", "action", "step_ms", "preference")}
+    return {**size, **told, "runs_in": ["simulator", "UDP", *_elsewhere(policy)]}
 
 
 def _elsewhere(policy: PolicyFile) -> list[str]:

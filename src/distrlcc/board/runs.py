@@ -22,20 +22,14 @@ from distrlcc.errors import ConfigError
 from distrlcc.runs.metrics_log import Follower
 
 MOST_RUNS = 500
-MOST_ROWS = 20_000
-"""Of a run in memory."""
-MOST_POINTS = 600
-"""Of a curve."""
-_MOST_KEYS = 8
-"""Metrics of a run whose points are kept."""
-_DEPTH = 3
-"""Folders below one that is given in which runs are looked for."""
+MOST_ROWS = 20_000  # of a run in memory
+MOST_POINTS = 600  # of a curve
+_MOST_KEYS = 8  # metrics of a run whose points are kept
+_DEPTH = 3  # folders below one that is given in which runs are looked for
 QUIET_S = 30.0
 """Without a new line for so long, or for four updates if that is longer, a run is not running."""
-COPY_QUIET_S = 120.0
-"""The same of a copy at a storage, whose owner is looked for now and then."""
-_SCORE = "held_out_reward"
-"""What chooses the best checkpoint, of both ways to act."""
+COPY_QUIET_S = 120.0  # the same of a copy at a storage, whose owner is looked for now and then
+_SCORE = "held_out_reward"  # what chooses the best checkpoint, of both ways to act
 _LEFT = re.compile(r"^(gone|died|dead|left|lost|silent|refused)|: gone|has died|is gone", re.I)
 _JOINED = re.compile(r"^joined|joined:|joins|healed|is back", re.I)
 
@@ -56,14 +50,11 @@ class Run:
     def __init__(self, key: str, path: Path, quiet_s: float = QUIET_S) -> None:
         """Take its name on the page, its folder, and how long it may be quiet, s."""
         self.key, self.path, self._quiet_s = key, path, quiet_s
-        self.version = 0
-        """Counts what was new."""
-        self.rows: dict[int, dict[str, Any]] = {}
-        """By update."""
+        self.version = 0  # counts what was new
+        self.rows: dict[int, dict[str, Any]] = {}  # by update
         self.workers: dict[str, Presence] = {}
         self.present: set[str] = set()
-        self.seconds = 0.0
-        """The newest time that a line has, s since the run began."""
+        self.seconds = 0.0  # the newest time that a line has, s since the run began
         self._best: dict[str, float] = {}
         self._alarms, self._eventful, self._newest = set[int](), set[int](), 0
         self._points: dict[str, dict[int, tuple[float | None, float | None, float]]] = {}
@@ -256,25 +247,17 @@ class Run:
 
     def timeline(self) -> list[dict[str, Any]]:
         """Return the workers, with when each was there; those of now have their newest figures."""
-        return [
-            {
-                "name": one.name,
-                "begin": one.begin,
-                "end": one.end,
-                "here": one.name in self.present and self.state == "running",
-                **{k: one.newest.get(k) for k in _FIGURES},
-            }
-            for one in sorted(self.workers.values(), key=lambda one: (one.begin, one.name))
-        ]
+        found, is_running = [], self.state == "running"
+        for one in sorted(self.workers.values(), key=lambda one: (one.begin, one.name)):
+            told = {"name": one.name, "begin": one.begin, "end": one.end}
+            told |= {"here": one.name in self.present and is_running}
+            found.append(told | {k: one.newest.get(k) for k in _FIGURES})
+        return found
 
     def keys(self) -> list[str]:
         """Return the names of numbers that it has measured."""
-        seen = {
-            k
-            for row in islice(reversed(self.rows.values()), 50)
-            for k, v in row.items()
-            if _number(v) is not None
-        }
+        rows = islice(reversed(self.rows.values()), 50)
+        seen = {k for row in rows for k, v in row.items() if _number(v) is not None}
         seen |= {self.score_key()} - {""}
         return sorted(seen - {"update"})
 
@@ -327,20 +310,17 @@ class Runs:
     def refresh(self) -> list[str]:
         """Look for new runs now and then, read new lines; return the keys of what is new."""
         with self.lock:
-            return self._refresh()
-
-    def _refresh(self) -> list[str]:
-        now = time.monotonic()
-        if now - self._looked > 2.0:
-            self._looked = now
-            found = dict(self._found())
-            for key in self.runs.keys() - found.keys():
-                del self.runs[key]
-            for key, path in found.items():
-                if key not in self.runs:
-                    copied = any(path.is_relative_to(folder) for folder in self._copies)
-                    self.runs[key] = Run(key, path, COPY_QUIET_S if copied else QUIET_S)
-        return [key for key, run in self.runs.items() if run.refresh()]
+            now = time.monotonic()
+            if now - self._looked > 2.0:
+                self._looked = now
+                found = dict(self._found())
+                for key in self.runs.keys() - found.keys():
+                    del self.runs[key]
+                for key, path in found.items():
+                    if key not in self.runs:
+                        copied = any(path.is_relative_to(folder) for folder in self._copies)
+                        self.runs[key] = Run(key, path, COPY_QUIET_S if copied else QUIET_S)
+            return [key for key, run in self.runs.items() if run.refresh()]
 
     def _found(self) -> Iterable[tuple[str, Path]]:
         folders, count = self._folders, 0

@@ -56,11 +56,9 @@ from distrlcc.sim.trace import generate, load_trace, parse_trace
 
 T = TypeVar("T")
 
-MOST_UPLOAD = 4_000_000
-"""Bytes of a trace that is dropped on the page."""
+MOST_UPLOAD = 4_000_000  # bytes of a trace that is dropped on the page
 _MOST_TRACES, _MOST_ANSWERS, _MOST_MAPS, _MOST_POLICIES = 8, 64, 16, 32
-_TICK_S = 0.5
-"""How often runs are looked at."""
+_TICK_S = 0.5  # how often runs are looked at
 _MOST_QUERY = 4096
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _STATIC = resources.files("distrlcc").joinpath("board", "static")
@@ -126,9 +124,7 @@ class Guard:
             origin is None or request.headers.get("x-distrlcc") != "board"
         ):
             return "what changes something comes from the page alone"
-        if len(request.url.query) > _MOST_QUERY:
-            return "the address is too long"
-        return ""
+        return "the address is too long" if len(request.url.query) > _MOST_QUERY else ""
 
 
 class Board:
@@ -153,8 +149,7 @@ class Board:
     def sender(self, name: str) -> Contender:
         """Return the contender of a name on the page: a scheme, a shipped policy, or ``run:KEY``.
 
-        Raises:
-            ConfigError: There is none; plug-ins and files are not reached from here.
+        Raises ConfigError at others: plug-ins and files are not reached from here.
         """
         key = name.removeprefix("run:")
         if key == name and name not in shipped_policies():
@@ -253,8 +248,7 @@ class Board:
         texts = dict(query)
         x, y, of = texts.pop("x", "rate"), texts.pop("y", "rtt"), texts.pop("measure", "power")
         own, other = texts.pop("own", "one"), texts.pop("other", "cubic")
-        question = self._question(texts)
-        return self._map(question, x, y, of, self.sender(own), self.sender(other))
+        return self._map(self._question(texts), x, y, of, self.sender(own), self.sender(other))
 
     def policies(self, query: Mapping[str, str]) -> Any:
         """Return the gallery."""
@@ -352,8 +346,7 @@ def application(board: Board, hosts: frozenset[str], token: str = "") -> ASGIApp
         name = request.path_params.get("name", "index.html")
         if name not in FILES:
             return JSONResponse({"error": "no such page"}, 404)
-        data = _STATIC.joinpath(name).read_bytes()
-        return Response(data, media_type=FILES[name])
+        return Response(_STATIC.joinpath(name).read_bytes(), media_type=FILES[name])
 
     reads = {
         "about": board.about,

@@ -52,13 +52,8 @@ def run_start(args: Namespace) -> int:
         if not path.is_file():
             raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")
         flags.append(f"--autoscaling-config={path.resolve()}")
-    node = start_head(
-        args.listen,
-        args.port,
-        interface=args.interface,
-        flags=flags,
-        allow_public=args.allow_public,
-    )
+    where = {"interface": args.interface, "allow_public": args.allow_public}
+    node = start_head(args.listen, args.port, flags=flags, **where)
     # Say where it runs, and how the others join.
     print(f"The cluster's head runs here, at {node.ray_address} ({node.interface}).")
     alone = ip_address(node.address).is_loopback

@@ -30,11 +30,9 @@ def whole_parser() -> ArgumentParser:
             commands.add_parser(command, help=text, parents=[_own(command)], add_help=False)
             continue
         group = commands.add_parser(command, help=text).add_subparsers()
-        for name in (f"{command}_{each}" for each in GROUPS[command]):
-            said = about(name)
-            group.add_parser(
-                name.partition("_")[2], help=said, parents=[_own(name)], add_help=False
-            )
+        for each in GROUPS[command]:
+            text, parents = about(f"{command}_{each}"), [_own(f"{command}_{each}")]
+            group.add_parser(each, help=text, parents=parents, add_help=False)
     return parser
 
 

@@ -22,9 +22,7 @@ With --hosts:
 
 Rules:
     --hosts: needs --ip
-    --hosts: not with --cluster
-    --hosts: not with --address
-    --hosts: not with --storage
+    --cluster --address --storage: not with --hosts
     --interface: for --address
     --interface: not with --cluster
 """

@@ -69,8 +69,7 @@ def run(args: Namespace) -> int:
     command = command or [os.environ.get("SHELL") or "/bin/sh"]
     link = replace(_link(args), waits=args.begin == "data")
     if args.emulator == "mahimahi":
-        logs = (args.log, args.log_down)
-        return run_mahimahi(link, command, logs=logs, outside=args.outside)
+        return run_mahimahi(link, command, logs=(args.log, args.log_down), outside=args.outside)
     # Run behind it.
     with ExitStack() as stack:
         up, down = (

@@ -300,15 +300,10 @@ def _measure(
         note(f"{line}, about {max(left, seconds):.0f} s left ...")
         left -= seconds
 
+    how = {"seeds": args.seeds, "others": args.others, "retries": args.retries}
     for contender in contenders:
         scores, series = evaluate_emulated(
-            contender,
-            scenarios,
-            seeds=args.seeds,
-            others=args.others,
-            series_links=drawn,
-            retries=args.retries,
-            show=show,
+            contender, scenarios, series_links=drawn, show=show, **how
         )
         _say_void(scores)
         found.append((scores, series))

@@ -77,7 +77,8 @@ def run_load(args: Namespace) -> int:
 
 def _welcome(control: KernelControl, args: Namespace, seconds: float) -> str:
     """Return how it is put to use, and how it ends."""
-    end = f"distrlcc kernel unload{_flag(control.name)}" if args.keep else "Ctrl-C"
+    flag = "" if control.name == _NAME else f" --name {control.name}"
+    end = f"distrlcc kernel unload{flag}" if args.keep else "Ctrl-C"
     return (
         f"{control.label} is the kernel's TCP congestion control {control.name} ({seconds:.1f} s)\n"
         f'  one program    setsockopt(IPPROTO_TCP, TCP_CONGESTION, "{control.name}"), '
@@ -117,6 +118,10 @@ def run_status(args: Namespace) -> int:
 
 def _report(control: KernelControl) -> str:
     figures = _figures(control)
+    outside = (
+        f"CUBIC's rule alone {figures['outside_s']:.1f} s: RTT under 2 ms "
+        f"{figures['short_entries']} times, noise in delay {figures['noisy_entries']} times"
+    )
     return (
         f"{control.name}: {control.label}, {figures['held']}\n"
         f"  connections  {figures['open']} open of {figures['sockets']}; {figures['fallbacks']} "
@@ -125,7 +130,7 @@ def _report(control: KernelControl) -> str:
         f"{figures['longest_us']:.0f}; {figures['acks']} ACKs\n"
         f"  guard        left {figures['guarded']:.2%} of them less than was chosen; CUBIC's rule "
         f"began {figures['guard_entries']} times, {figures['guard_s']:.1f} s in all\n"
-        f"  outside      {'no path is (--always)' if control.always else _outside(figures)}\n"
+        f"  outside      {'no path is (--always)' if control.always else outside}\n"
         f"  {figures['limited']} steps were limited by the application"
     )
 
@@ -181,10 +186,6 @@ def _contender(args: Namespace) -> Contender:
     return contender_from_file(args.policy, args.prefer)
 
 
-def _flag(name: str) -> str:
-    return "" if name == _NAME else f" --name {name}"
-
-
 def _default_line(name: str) -> str:
     return f"sysctl -w net.ipv4.tcp_congestion_control={name}"
 
@@ -211,14 +212,6 @@ def _figures(control: KernelControl) -> dict[str, Any]:
         "outside_s": counts["outside_us"] / 1e6,
         "always": control.always,
     }
-
-
-def _outside(figures: dict[str, Any]) -> str:
-    """Return how often and long CUBIC's rule had windows alone."""
-    return (
-        f"CUBIC's rule alone {figures['outside_s']:.1f} s: RTT under 2 ms "
-        f"{figures['short_entries']} times, noise in delay {figures['noisy_entries']} times"
-    )
 
 
 def _held(control: KernelControl) -> str:

@@ -55,8 +55,7 @@ def run(args: Namespace) -> int:
 
     says = judge.properties[0].says.format(first=judge.schemes[0])
     page = args.out / "map.html"
-    html = map_page(found.to_json(), says, command=command_line())
-    write_atomically(page, html.encode())
+    write_atomically(page, map_page(found.to_json(), says, command=command_line()).encode())
     emit_json(args.json, found.to_json())
     if args.json != "-":
         held, judged = int((found.scores >= 1).sum()), int(np.isfinite(found.scores).sum())

@@ -88,8 +88,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.register("action", None, _Once)
-        self.given: set[str] = set()
-        """Options that were parsed so far; see `_Once`."""
+        self.given: set[str] = set()  # options that were parsed so far; see `_Once`
         self._home = home
         self._in_any_order = False
         self._rules: list[re.Match[str]] = []

@@ -62,6 +62,4 @@ def run(args: Namespace) -> int:
         asdict(each) | {"address": shown(each.address), "mbps": each.mbps} for each in ended
     ]
     emit_json(args.json, {"sessions": sessions, "datagrams": dict(server.counts)})
-    if stopper.signal:
-        return 128 + stopper.signal
-    return int(any(each.failure for each in ended))
+    return 128 + stopper.signal if stopper.signal else int(any(each.failure for each in ended))

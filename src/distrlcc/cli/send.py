@@ -88,25 +88,21 @@ def _run(args: Namespace, log: StepLog | None) -> int:
     line, stopper = _LiveLine(wire_bytes, log), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
 
+    def stopping() -> bool:
+        return bool(stopper.signal)
+
     def begin() -> None:
         """Wait for the start time, if one is to be named, and let a scheme's time begin."""
         if args.hold:
-            wait_for_start(out, stopping=lambda: bool(stopper.signal))
+            wait_for_start(out, stopping=stopping)
         if isinstance(controller, SchemeController):
             controller.begin(now=time.monotonic_ns())
 
     # Send.
     with stopper:
         try:
-            sent = send(
-                remote,
-                controller,
-                request,
-                step_ns=step_ns,
-                on_step=line.show,
-                stopping=lambda: bool(stopper.signal),
-                on_open=begin,
-            )
+            calls: dict[str, Any] = {"on_step": line.show, "stopping": stopping, "on_open": begin}
+            sent = send(remote, controller, request, step_ns=step_ns, **calls)
         except LinkError as error:
             if stopper.signal:
                 error.exit_code = 128 + stopper.signal
@@ -141,17 +137,10 @@ def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> 
     from distrlcc.evaluation.page import Tile
     from distrlcc.evaluation.report import flow_page
 
-    tiles = [
-        Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main"),
-        *(
-            Tile(f"{rtt:.1f}" if rtt == rtt else "-", text, "ms")
-            for rtt, text in (
-                (sent.mean_rtt_ms, "mean RTT"),
-                (sent.p95_rtt_ms, "95% of the RTTs are less"),
-            )
-        ),
-        Tile(f"{sent.loss:.2%}", f"of {sent.packets} packets lost"),
-    ]
+    rtts = {"mean RTT": sent.mean_rtt_ms, "95% of the RTTs are less": sent.p95_rtt_ms}
+    tiles = [Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main")]
+    tiles += [Tile(f"{x:.1f}" if x == x else "-", text, "ms") for text, x in rtts.items()]
+    tiles.append(Tile(f"{sent.loss:.2%}", f"of {sent.packets} packets lost"))
     says = _summary(name, sent) + "."
     return flow_page(log.whole(), name, wire_bytes, says, tiles, command_line()).encode()
 

@@ -65,8 +65,7 @@ def run(args: Namespace) -> int:
     findings = stress(judge, seconds=budget, links=args.links, show=show, **options)
     # What was found.
     out = console(args.json)
-    name = judge.contender.name
-    figures = {"policy": name, "seed": args.seed, **findings.to_json()}
+    figures = {"policy": judge.contender.name, "seed": args.seed, **findings.to_json()}
     first = judge.schemes[0]
     says = {each.key: each.says.format(first=first) for each in judge.properties}
     found = tables(figures, says)

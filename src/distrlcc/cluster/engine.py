@@ -50,17 +50,12 @@ class _Slot:
 
     index: int
     actor: Any = None
-    worker: Worker | None = None
-    """The last worker that this actor was."""
+    worker: Worker | None = None  # the last worker that this actor was
     joined: bool = False
-    started: bool = False
-    """Whether the worker holds an object."""
-    failures: int = 0
-    """Workers in a row that never held one."""
-    again: float = 0.0
-    """When to ask the actor, or to make another; infinite once it is asked."""
-    kills: int = 0
-    """How often Ray's memory monitor is known to have killed its actor."""
+    started: bool = False  # whether the worker holds an object
+    failures: int = 0  # workers in a row that never held one
+    again: float = 0.0  # when to ask the actor, or to make another; infinite once it is asked
+    kills: int = 0  # how often Ray's memory monitor is known to have killed its actor
     doomed: bool = False
     """Whether to kill the process; Ray's own thread, which finds out, would block."""
 
@@ -78,8 +73,7 @@ class RayEngine:
         self._slots = {index: _Slot(index) for index in indices}
         self._lock = threading.RLock()  # guards all of these
         self._changes = Changes()
-        self._hopeless = ""
-        """Why no worker will ever join, as far as is known."""
+        self._hopeless = ""  # why no worker will ever join, as far as is known
         self._ever = self._closed = False
         self._looked = monotonic()
         self._shared: tuple[Any, Any] = (None, None)

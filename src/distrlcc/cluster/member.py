@@ -32,8 +32,7 @@ from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
 
 _THREADS = 4
-DEATHS = 5
-"""Deaths of an elastic member without an update between that do not yet end the run."""
+DEATHS = 5  # deaths of an elastic member without an update between that do not yet end the run
 
 
 class MemberGoneError(GroupError):
@@ -104,8 +103,7 @@ class Member:
         Raises MemberGoneError if it died, or has been silent for too long, and is not started
         again; DistrlccError: what training raised.
         """
-        both = [self._training, self._asked]
-        answered, _ = self._ray.wait(both, num_returns=2, timeout=0.0)
+        answered, _ = self._ray.wait([self._training, self._asked], num_returns=2, timeout=0.0)
         if answered:
             self._show()
         if self._training in answered:
@@ -166,15 +164,13 @@ class Member:
 class Driver:
     """A run's members, and what the user sees and says."""
 
-    here: str
-    """Address of this machine."""
+    here: str  # address of this machine
     options: RunOptions
     room: Reservation
     directory: RunDirectory | None
     progress: Progress
     stopper: Stopper
-    again: str
-    """Command that goes on with the run."""
+    again: str  # command that goes on with the run
     members: list[Member] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
     """What members returned; from the first result on all are to end."""

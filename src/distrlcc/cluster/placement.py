@@ -11,8 +11,7 @@ from distrlcc.limits import limits
 from distrlcc.runs.run_config import Needs, ResourcesConfig
 
 _PIN = 0.001
-_LEAST = 0.05
-"""Share of a core below which nothing is asked for by itself."""
+_LEAST = 0.05  # share of a core below which nothing is asked for by itself
 
 
 def free_machines() -> dict[str, Needs]:

@@ -36,19 +36,15 @@ from distrlcc.processes import keeper
 from distrlcc.runs.identity import identity, package_version
 from distrlcc.runs.stopper import SIGNALS
 
-AUTO = "auto"
-"""Address of the cluster that runs on this machine."""
+AUTO = "auto"  # address of the cluster that runs on this machine
 TOO_SLOW = "timed out during startup"
 """Ray says so when a node took more than 30 s, which no setting of its changes: try again."""
 _MEMORY = re.compile(
     r"low on memory.{1,40}\(IP: ([^,)]+).{1,300}? was ([\d.]+ ?\w+)(?: used)? / ([\d.]+ ?\w+)", re.S
 )
-_FOLDER = Path("/tmp/ray")
-"""Ray's own, unless variables say another."""
-KEPT = "DISTRLCC_KEPT"
-"""Variable by which a keeper knows what it has to end."""
-_LONGEST_FOLDER = 41
-"""Characters of TMPDIR that leave room for the names of Ray's sockets."""
+_FOLDER = Path("/tmp/ray")  # Ray's own, unless variables say another
+KEPT = "DISTRLCC_KEPT"  # variable by which a keeper knows what it has to end
+_LONGEST_FOLDER = 41  # characters of TMPDIR that leave room for the names of Ray's sockets
 _LOCAL_STORE_BYTES = 200_000_000
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -378,12 +374,10 @@ class RayNode:
     gpus: float
     memory_gb: float
     object_store_gb: float
-    resources: dict[str, float] = field(hash=False)
-    """Resources that the user named."""
+    resources: dict[str, float] = field(hash=False)  # resources that the user named
     object_port: int
     manager_port: int
-    death: str = ""
-    """Why it is gone."""
+    death: str = ""  # why it is gone
 
 
 def ray_nodes(ray: Any) -> list[RayNode]:

@@ -64,23 +64,15 @@ def check_ports(first: int, *, head: bool) -> None:
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """This machine's part in a cluster."""
 
-    address: str
-    """Address of this machine, which its peers reach."""
-    head: str
-    """Address of the head."""
-    port: int
-    """First of the cluster's ports."""
+    address: str  # address of this machine, which its peers reach
+    head: str  # address of the head
+    port: int  # first of the cluster's ports
     interface: str
-    command: list[str]
-    """``ray start`` and its flags."""
-    process: Process = Process(0, 0)
-    """The process that runs the command."""
-    since: str = ""
-    """Date of its start."""
-    rejoiner: Process | None = None
-    """The process that joins again whenever Ray has ended here."""
-    reason: str = ""
-    """Why the rejoiner waits."""
+    command: list[str]  # ``ray start`` and its flags
+    process: Process = Process(0, 0)  # the process that runs the command
+    since: str = ""  # date of its start
+    rejoiner: Process | None = None  # the process that joins again whenever Ray has ended here
+    reason: str = ""  # why the rejoiner waits
 
     @property
     def is_head(self) -> bool:

@@ -21,13 +21,7 @@ from distrlcc.errors import OutputError
 from distrlcc.limits import limits
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import (
-    TrainJob,
-    behind_tunnel,
-    open_directory,
-    rank_spec,
-    train_rank,
-)
+from distrlcc.parallel.start import TrainJob, behind_tunnel, open_directory, rank_spec, train_rank
 from distrlcc.parallel.store import Master
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity

@@ -71,13 +71,9 @@ def check_machine(*, cluster: bool) -> list[Finding]:
 def _versions(*, cluster: bool) -> Finding:
     versions = {**package_versions(), "ray": node_identity()["ray"]}
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lacking = {"torch": "to train", "ray": "for clusters and searches"}
-    install = [
-        f"{what}: {install_command(name)}"
-        for name, what in lacking.items()
-        if versions[name] == NOT_INSTALLED
-    ]
-    remedy = "; ".join(install)
+    needed = {"torch": "to train", "ray": "for clusters and searches"}
+    names = [name for name in needed if versions[name] == NOT_INSTALLED]
+    remedy = "; ".join(f"{needed[name]}: {install_command(name)}" for name in names)
     return finding("versions", found, fail=remedy if cluster else "", warn=remedy)
 
 

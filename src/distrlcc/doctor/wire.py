@@ -60,11 +60,7 @@ class _Answers(socketserver.BaseRequestHandler):
 
 
 def listen(address: str, first: int, last: int) -> int:
-    """Answer measurements on the last free port of a range, where Ray's own come last; return it.
-
-    Raises:
-        OSError: None is free.
-    """
+    """Answer measurements on the last free port of a range, as Ray's come last; raises OSError."""
     for port in range(last, first - 1, -1):
         try:
             server = socketserver.ThreadingTCPServer((address, port), _Answers)

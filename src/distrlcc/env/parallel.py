@@ -89,12 +89,9 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
         cut = {agent: bool(truncated[self._row[agent]]) for agent in before}
         seen = self._of(before, info.get("final_obs", observation))
         told = self._infos(before, info)
-        for agent in before:
-            if cut[agent]:
-                told[agent]["link_episode"] = {
-                    name: float(values[self._row[agent]])
-                    for name, values in info["link_episode"].items()
-                }
+        for agent in filter(cut.get, before):
+            means = info["link_episode"].items()
+            told[agent]["link_episode"] = {k: float(v[self._row[agent]]) for k, v in means}
         # Agents that join now, or later where none is left.
         if self._vector.over[0]:
             self.agents = []

@@ -6,7 +6,8 @@ comparisons of a metric (Holm 1979). A tie is a link where both differ by less t
 other's value.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,14 +22,11 @@ from distrlcc.evaluation.summary import MeanInterval, figure
 KEYS = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
 """Metrics that are compared, the first of which is what the sentence is of."""
 TIE = 0.01
-SURE = 0.05
-"""A p-value below which a difference is told as one."""
+SURE = 0.05  # a p-value below which a difference is told as one
 _MOST_LINKS = 5
-_LEAST_LINKS = 6
-"""With fewer the test cannot say anything with certainty."""
+_LEAST_LINKS = 6  # with fewer the test cannot say anything with certainty
 
-Values = Mapping[str, Mapping[str, float]]
-"""Each link's mean by metric: ``{link: {key: value}}``."""
+Values = Mapping[str, Mapping[str, float]]  # each link's mean by metric: ``{link: {key: value}}``
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,11 @@ class Difference:
     key: str
     links: int
     mean: MeanInterval
-    p: float
-    """NaN: fewer than six links, or all are equal."""
-    ahead: int
-    """Links on which the first is better."""
+    p: float  # NaN: fewer than six links, or all are equal
+    ahead: int  # links on which the first is better
     behind: int
-    best: tuple[str, ...]
-    """Links on which it is most ahead, the most first."""
-    worst: tuple[str, ...]
-    """And most behind."""
+    best: tuple[str, ...]  # links on which it is most ahead, the most first
+    worst: tuple[str, ...]  # and most behind
 
     @property
     def metric(self) -> Metric:
@@ -87,13 +81,8 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return all of it."""
         rows = [asdict(row) | {"mean": row.mean.to_json(), "p": figure(row.p)} for row in self.rows]
-        return {
-            "format": "distrlcc-comparison",
-            "version": 1,
-            "first": self.first,
-            "rows": rows,
-            "sentence": self.sentence(),
-        }
+        head = {"format": "distrlcc-comparison", "version": 1, "first": self.first}
+        return {**head, "rows": rows, "sentence": self.sentence()}
 
 
 def _p(row: Difference) -> str:
@@ -102,17 +91,16 @@ def _p(row: Difference) -> str:
     return f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
 
 
-def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> Comparison:
+def compare_links(values: Mapping[str, Values]) -> Comparison:
     """Compare the first of several with each other one, on the links that both have.
 
-    Raises:
-        ConfigError: There is one alone, or two have no link in common.
+    Raises ConfigError where there is one alone, or two have no link in common.
     """
     first, *others = values
     if not others:
         raise ConfigError(f"{first} alone cannot be compared; name two or more")
     rows = []
-    for key in keys:
+    for key in KEYS:
         found = [_difference(first, other, values[first], values[other], key) for other in others]
         # Holm's correction: the smallest p-value counts most often.
         order = sorted(range(len(found)), key=lambda k: (np.isnan(found[k].p), found[k].p))
@@ -123,14 +111,14 @@ def compare_links(values: Mapping[str, Values], keys: Sequence[str] = KEYS) -> C
                 p = least = min(max(least, p * (len(found) - place)), 1.0)
             rows.append(Difference(**{**vars(found[k]), "p": p}))
     order_of = {other: k for k, other in enumerate(others)}
-    rows.sort(key=lambda row: (order_of[row.other], keys.index(row.key)))
+    rows.sort(key=lambda row: (order_of[row.other], KEYS.index(row.key)))
     return Comparison(first, tuple(rows))
 
 
 def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -> Difference:
     links = [link for link in own if link in theirs]
-    nothing = float("nan")  # a report may lack a metric
-    found = [[values[link].get(key, nothing) for values in (own, theirs)] for link in links]
+    # A report may lack a metric.
+    found = [[values[link].get(key, math.nan) for values in (own, theirs)] for link in links]
     pairs = np.array(found, float).reshape(-1, 2)
     both = np.isfinite(pairs).all(axis=1)
     if not both.any():
@@ -144,9 +132,8 @@ def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -
     sign = -1.0 if metric(key).better == "lower" else 1.0
     better = np.where(np.abs(difference) <= TIE * np.abs(b), 0.0, sign * difference)
     mean, low, high = mean_intervals(difference[None, :, None])[0].tolist()
-    p = float("nan")
-    if len(links) >= _LEAST_LINKS and (difference != 0).any():
-        p = float(wilcoxon(difference).pvalue)
+    enough = len(links) >= _LEAST_LINKS and (difference != 0).any()
+    p = float(wilcoxon(difference).pvalue) if enough else math.nan
     order = np.argsort(-better, kind="stable")
     best = tuple(links[k] for k in order[:_MOST_LINKS] if better[k] > 0)
     worst = tuple(links[k] for k in order[::-1][:_MOST_LINKS] if better[k] < 0)

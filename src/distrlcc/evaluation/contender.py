@@ -238,8 +238,7 @@ def contender_from_scheme(name: str, *, real: bool = False) -> Contender:
 def _program(text: str, *, real: bool) -> Contender:
     if not real:
         raise ConfigError(f"{text}: a program is for distrlcc evaluate --world emulated")
-    command = text.removeprefix(PROGRAM)
-    sender, _, receiver = (part.strip() for part in command.partition(" :: "))
+    sender, _, receiver = (part.strip() for part in text.removeprefix(PROGRAM).partition(" :: "))
     try:
         words = [word for word in shlex.split(sender) if "=" not in word]
     except ValueError:  # a quotation that does not end

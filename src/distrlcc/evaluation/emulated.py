@@ -152,21 +152,17 @@ def real_flows(
 
 
 def _check(flow: Flow, contender: Contender) -> None:
-    if flow.extra_rtt_ms:
-        raise ConfigError(
-            "extra_rtt_ms is for the simulated world; real flows share the link's delay"
-        )
-    if flow.packets is not None:
-        raise ConfigError("packets is for the simulated world; give real flows a stop_s")
-    if flow.ecn:
-        raise ConfigError("ecn is for the simulated world; our sender's real packets take no marks")
-    if flow.pacing_mbps is not None:
-        raise ConfigError("pacing_mbps is for the simulated world; real flows find their own rate")
-    if flow.cwnd is not None and contender.name != "fixed":
-        raise ConfigError(
-            "cwnd is for the simulated world; of real packets only fixed takes it, not "
-            f"{contender.name}"
-        )
+    cwnd = flow.cwnd is not None and contender.name != "fixed"
+    simulated = {
+        "extra_rtt_ms": (flow.extra_rtt_ms, "real flows share the link's delay"),
+        "packets": (flow.packets is not None, "give real flows a stop_s"),
+        "ecn": (flow.ecn, "our sender's real packets take no marks"),
+        "pacing_mbps": (flow.pacing_mbps is not None, "real flows find their own rate"),
+        "cwnd": (cwnd, f"of real packets only fixed takes it, not {contender.name}"),
+    }
+    for name, (given, why) in simulated.items():
+        if given:
+            raise ConfigError(f"{name} is for the simulated world; {why}")
 
 
 @dataclass(frozen=True)

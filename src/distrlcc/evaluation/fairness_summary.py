@@ -11,7 +11,7 @@ import numpy as np
 from distrlcc.evaluation.bootstrap import CONFIDENCE
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.fairness import SharedRun, fairness_of, run_shared, running_rates
-from distrlcc.evaluation.scores import FAIRNESS_METRICS, Metric, VoidRun, defined_mean, shown
+from distrlcc.evaluation.scores import FAIRNESS_METRICS, VoidRun, defined_mean, shown
 from distrlcc.evaluation.summary import MeanInterval, figure, means_table, over_links, void_note
 from distrlcc.evaluation.tables import Table
 from distrlcc.sim.scenario import Scenario
@@ -62,40 +62,29 @@ def measure(
     values = np.array(
         [[[one[m.key] for one in row] for row in scores] for m in FAIRNESS_METRICS]
     ).swapaxes(1, 2)
-    void = tuple(
-        VoidRun(contender.name, run.scenario.name, seed, run.broken)
-        for seed, runs in enumerate(by_seed)
-        for run in runs
-        if run.broken
-    )
     name, learned = contender.name, contender.learned
+    broken = [(seed, run) for seed, runs in enumerate(by_seed) for run in runs if run.broken]
+    void = tuple(VoidRun(name, run.scenario.name, seed, run.broken) for seed, run in broken)
     return SuiteFairness(name, learned, suite, values, tuple(by_seed[0]), void)
 
 
-def shown_metrics(rows: Sequence[SuiteFairness]) -> list[Metric]:
-    """Return the metrics that any contender has a mean of."""
-    found = [row.overall for row in rows]
-    return [m for m in FAIRNESS_METRICS if any(math.isfinite(o[m.key].mean) for o in found)]
-
-
 def table(suite: str, rows: Sequence[SuiteFairness]) -> Table:
-    """Return a suite's table: a row for each contender."""
+    """Return a suite's table: a row for each contender, the metrics that any has a mean of."""
+    found = [row.overall for row in rows]
+    metrics = [m for m in FAIRNESS_METRICS if any(math.isfinite(o[m.key].mean) for o in found)]
     lines = [(shown(row.contender), row.overall, row.learned, bool(row.void)) for row in rows]
-    return means_table(suite, "flows", lines, shown_metrics(rows))
+    return means_table(suite, "flows", lines, metrics)
 
 
 def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:
     """Return the figures as the module describes."""
     suites: dict[str, Any] = {}
     for row in rows:
-        suites.setdefault(row.suite, {})[row.contender] = {
-            "learned": row.learned,
-            "overall": {key: value.to_json(tails=True) for key, value in row.overall.items()},
-            "void_runs": [asdict(run) for run in row.void],
-            "links": {
-                run.scenario.name: _link(run, row.values[:, n]) for n, run in enumerate(row.runs)
-            },
-        }
+        overall = {key: value.to_json(tails=True) for key, value in row.overall.items()}
+        links = {r.scenario.name: _link(r, row.values[:, n]) for n, r in enumerate(row.runs)}
+        told = {"learned": row.learned, "overall": overall}
+        told |= {"void_runs": [asdict(run) for run in row.void], "links": links}
+        suites.setdefault(row.suite, {})[row.contender] = told
     return {
         "format": "distrlcc-fairness",
         "version": 1,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter, LogitFormatter, NullFormatter
 
-from distrlcc.evaluation.looks import Theme
+from distrlcc.evaluation.looks import BACKGROUND, GRID, INK, MUTED
 
 DPI = 200
 _WIDTH = 4.8
@@ -35,15 +35,14 @@ _VOLATILE = {"png": ["Software"], "svg": ["Date", "Creator"], "pdf": ["CreationD
 """What matplotlib would write into a file of each kind and equal figures do not share."""
 
 
-def panels(theme: Theme, inches: float, *heights: float) -> tuple[Figure, list[Axes]]:
+def panels(inches: float, *heights: float) -> tuple[Figure, list[Axes]]:
     """Return a figure as wide as a paper's column, and panels of relative heights, from above."""
-    size = (_WIDTH, inches)
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor=theme.background)
+    figure = Figure(figsize=(_WIDTH, inches), dpi=DPI, layout="constrained", facecolor=BACKGROUND)
     grid = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)
     for axes in grid[:, 0]:
-        axes.spines[["left", "bottom"]].set_color(theme.muted)
-        axes.tick_params(which="both", color=theme.muted, labelcolor=theme.muted)
-        axes.xaxis.label.set_color(theme.ink)
-        axes.yaxis.label.set_color(theme.ink)
-        axes.grid(color=theme.grid, lw=0.6)
+        axes.spines[["left", "bottom"]].set_color(MUTED)
+        axes.tick_params(which="both", color=MUTED, labelcolor=MUTED)
+        axes.xaxis.label.set_color(INK)
+        axes.yaxis.label.set_color(INK)
+        axes.grid(color=GRID, lw=0.6)
     return figure, list(grid[:, 0])

@@ -210,9 +210,8 @@ def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
         time, cwnd, rtt, sent, again = (columns[name] for name in names.split())
         guarded = np.full(len(time), np.nan)
     else:
-        time, cwnd, rtt, guarded = (
-            columns[name] for name in ("time", "cwnd", "smoothed_rtt", "guarded")
-        )
+        names = "time cwnd smoothed_rtt guarded"
+        time, cwnd, rtt, guarded = (columns[name] for name in names.split())
         rtt, sent, again = 1e3 * rtt, np.zeros(len(time)), np.zeros(len(time))
     rtt = np.where(rtt > 0, rtt, np.nan)  # 0: no sample yet
     return SenderLog(time, cwnd, rtt, sent, again, guarded)

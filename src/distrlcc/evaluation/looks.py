@@ -7,23 +7,10 @@ lightened where the page is dark. Policies take warm ones and stars.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Literal
 
-
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """Colours of a page."""
-
-    name: Literal["light", "dark"]
-    background: str
-    ink: str  # text
-    muted: str  # axes
-    grid: str
-    capacity: str  # fill below a link's capacity
-
-
-LIGHT = Theme("light", "#ffffff", "#1a1a1a", "#555555", "#e6e6e6", "#e3e7ec")
-DARK = Theme("dark", "#1b1e23", "#f0f0f0", "#b3b8bf", "#33383f", "#343b45")
+BACKGROUND, INK, MUTED, GRID = "#ffffff", "#1a1a1a", "#555555", "#e6e6e6"
+"""Colours of figures beside those of schemes: text is ink, and axes are muted."""
+CAPACITY = "#e3e7ec"  # fill below a link's capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +18,7 @@ class Look:
     """How one scheme is drawn."""
 
     color: str
+    dark: str  # its colour on a dark page
     marker: str
     learned: bool
 
@@ -61,19 +49,16 @@ _OTHERS = (
 )
 
 
-def looks(schemes: Iterable[tuple[str, bool]], theme: Theme) -> dict[str, Look]:
-    """Give each scheme, learned or not, a colour and a marker; those not fixed go by the order."""
+def looks(schemes: Iterable[tuple[str, bool]]) -> dict[str, Look]:
+    """Give each scheme, learned or not, colours and a marker; those not fixed go by the order."""
     result: dict[str, Look] = {}
     policies, others = cycle(_LEARNED), cycle(_OTHERS)
     for name, learned in schemes:
         entry = next(policies) if learned else _KNOWN.get(name) or next(others)
-        light, dark, marker = entry
-        result[name] = Look(light if theme.name == "light" else dark, marker, learned)
+        result[name] = Look(*entry, learned)
     return result
 
 
 def color_pairs(schemes: Iterable[tuple[str, bool]]) -> dict[str, tuple[str, str]]:
     """Return each scheme's colours on light and on dark pages; see `looks`."""
-    schemes = list(schemes)
-    light, dark = (looks(schemes, theme) for theme in (LIGHT, DARK))
-    return {name: (look.color, dark[name].color) for name, look in light.items()}
+    return {name: (look.color, look.dark) for name, look in looks(schemes).items()}

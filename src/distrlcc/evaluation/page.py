@@ -55,17 +55,10 @@ def lines_chart(
     **more: Any,
 ) -> Chart:
     """Return a figure of panels over x; ``looks`` has each label's colours and width, if any."""
-    looks = looks or {}
-    drawn = [
-        {
-            "title": head,
-            "unit": unit,
-            "lines": [
-                {"label": k, "values": numbers(v), **looks.get(k, {})} for k, v in lines.items()
-            ],
-        }
-        for head, unit, lines in panels
-    ]
+    looks, drawn = looks or {}, []
+    for head, unit, lines in panels:
+        told = [{"label": k, "values": numbers(v), **looks.get(k, {})} for k, v in lines.items()]
+        drawn.append({"title": head, "unit": unit, "lines": told})
     data: dict[str, Any] = {"time": numbers(x), "panels": drawn, **more}
     if capacity is not None:
         data["capacity"] = numbers(capacity)
@@ -95,8 +88,7 @@ class Page:
     """What a page says."""
 
     title: str
-    command: str
-    """That makes the page again."""
+    command: str  # that makes the page again
     sections: Sequence[Section]
     lead: str = ""
     answer: str = ""
@@ -106,12 +98,8 @@ class Page:
 
     def html(self) -> str:
         """Return the page."""
-        charts = {
-            part.id: {"kind": part.kind, **part.data}
-            for section in self.sections
-            for part in section.parts
-            if isinstance(part, Chart)
-        }
+        parts = [part for section in self.sections for part in section.parts]
+        charts = {p.id: {"kind": p.kind, **p.data} for p in parts if isinstance(p, Chart)}
         data = json.dumps(charts, allow_nan=False, separators=(",", ":"))
         modules = (_asset(name) for name in ("charts.js", "tables.js", "page.js"))
         script = "\n".join(

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator
 
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluation.figures import STYLE, panels
-from distrlcc.evaluation.looks import LIGHT, Look, Theme, looks
+from distrlcc.evaluation.looks import BACKGROUND, CAPACITY, INK, MUTED, Look, looks
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric, shown
 from distrlcc.evaluation.summary import MeanInterval, Summary
@@ -28,7 +28,7 @@ _DASHES = (0, (4, 1.5))
 _ROW_LETTERS, _ROW_INCHES = 72, 0.15  # what a legend's row has room for, and its height
 
 
-def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
+def scatter(summary: Summary) -> Figure:
     """Draw throughput against a reversed delay: up and right is better (Pantheon); 95 % crosses."""
     # A scheme that delivered nothing has no delay and no place.
     spots = {
@@ -36,45 +36,41 @@ def scatter(summary: Summary, *, theme: Theme = LIGHT) -> Figure:
         for s in summary.schemes
         if math.isfinite(s.overall[_DELAY.key].mean + s.overall[_RATE.key].mean)
     }
-    style = looks(summary.names(), theme)
+    style = looks(summary.names())
     with mpl.rc_context(STYLE):
-        figure, (axes,) = panels(theme, 3.3, 1.0)
+        figure, (axes,) = panels(3.3, 1.0)
         # The schemes, the best on top, and the axes.
         for name, (delay, rate) in reversed(spots.items()):
-            _cross(axes, name, delay, rate, style[name], theme)
+            _cross(axes, name, delay, rate, style[name])
         _delay_axis(axes, [delay for delay, _ in spots.values()])
         axes.margins(y=0.16)
         axes.set_xlabel(_DELAY.title)
         axes.set_ylabel(_RATE.title)
         axes.invert_xaxis()
         corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-        better = "better \N{NORTH EAST ARROW}"
-        axes.text(1.0, 1.02, better, fontsize=7.5, color=theme.muted, **corner)
+        axes.text(1.0, 1.02, "better \N{NORTH EAST ARROW}", fontsize=7.5, color=MUTED, **corner)
         handles, names = axes.get_legend_handles_labels()
-        legend(figure, handles[::-1], names[::-1], theme)
+        legend(figure, handles[::-1], names[::-1])
     return figure
 
 
 def time_series(
-    series: Sequence[Series],
-    *,
-    theme: Theme = LIGHT,
-    schemes: Sequence[tuple[str, bool]] | None = None,
+    series: Sequence[Series], *, schemes: Sequence[tuple[str, bool]] | None = None
 ) -> Figure:
     """Draw schemes on one link: rates over its shaded capacity, and queueing delay beneath.
 
     Where senders reported them, windows, smoothed RTTs and retransmissions stand below. ``schemes``
     are all that look different, with whether each is learned; None: those of ``series``.
     """
-    style = looks(schemes or [(s.scheme, s.learned) for s in series], theme)
+    style = looks(schemes or [(s.scheme, s.learned) for s in series])
     edges, capacity = series[0].edges_s, series[0].capacity_mbps
     series = sorted(series, key=lambda s: s.learned)  # policies on top
     own = _sender_panels(series)
     with mpl.rc_context(STYLE):
         heights = (1.35, 1.0, *[0.95] * len(own))
-        figure, (upper, lower, *others) = panels(theme, 3.7 + 1.35 * len(own), *heights)
+        figure, (upper, lower, *others) = panels(3.7 + 1.35 * len(own), *heights)
         # The link's capacity, and each scheme's lines in all panels.
-        _shade(upper, capacity, edges, theme)
+        _shade(upper, capacity, edges)
         for place, one in enumerate(series):
             form: dict[str, Any] = {
                 "color": style[one.scheme].color,
@@ -98,24 +94,21 @@ def time_series(
         handles, names = upper.get_legend_handles_labels()
         learned = {shown(s.scheme) for s in series if s.learned}
         order = sorted(range(len(names)), key=lambda i: (names[i] not in learned, i))
-        legend(figure, [handles[i] for i in order], [names[i] for i in order], theme)
+        legend(figure, [handles[i] for i in order], [names[i] for i in order])
     return figure
 
 
 def flow_names(run: SharedRun, contender: str) -> list[tuple[str, bool]]:
     """Return what a link's flows are called, and whether each is an agent's."""
-    return [
-        (f"{shown(contender)} {k + 1}", True)
-        if flow.scheme == "agent"
-        else (short(flow.scheme), False)
-        for k, flow in enumerate(run.scenario.flows)
-    ]
+    schemes, own = [flow.scheme for flow in run.scenario.flows], shown(contender)
+    names = [f"{own} {k}" if s == "agent" else short(s) for k, s in enumerate(schemes, 1)]
+    return [(name, s == "agent") for name, s in zip(names, schemes, strict=True)]
 
 
-def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
+def fairness_plot(run: SharedRun, contender: str) -> Figure:
     """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
     flows, names = run.scenario.flows, flow_names(run, contender)
-    style = looks(names, theme)
+    style = looks(names)
     # Rates in windows, and their mean over the flows that run.
     edges = np.arange(run.acked.shape[1] + 1) * BUCKET_S
     rates = windowed_rates(run)
@@ -123,20 +116,20 @@ def fairness_plot(run: SharedRun, contender: str, theme: Theme) -> Figure:
     running = np.isfinite(rates).sum(axis=0)
     fair = np.where(running > 0, np.nansum(rates, axis=0) / np.maximum(running, 1), np.nan)
     with mpl.rc_context(STYLE):
-        figure, (upper, lower) = panels(theme, 3.7, 1.7, 1.0)
+        figure, (upper, lower) = panels(3.7, 1.7, 1.0)
         # Above the link's capacity, an equal share and the flows; below the index.
         capacity = run.capacity * MBIT / BUCKET_S
-        _shade(upper, capacity, edges, theme)
-        upper.plot(middles, fair, color=theme.muted, lw=0.9, ls=_DASHES, label="equal share")
+        _shade(upper, capacity, edges)
+        upper.plot(middles, fair, color=MUTED, lw=0.9, ls=_DASHES, label="equal share")
         for (name, learned), rate in zip(names, rates, strict=True):
             width = 1.4 if learned else 1.0
             upper.plot(middles, rate, color=style[name].color, lw=width, label=shown(name))
         upper.set_ylim(0, 1.08 * float(capacity.max()))
-        lower.plot(middles, jain_index(rates), color=theme.ink, lw=1.2)
+        lower.plot(middles, jain_index(rates), color=INK, lw=1.2)
         lower.set_ylim(1.0 / max(len(flows), 2) - 0.02, 1.02)
         lower.set_ylabel("Jain's index")
         _time_axis(figure, edges)
-        legend(figure, *upper.get_legend_handles_labels(), theme)
+        legend(figure, *upper.get_legend_handles_labels())
     return figure
 
 
@@ -167,23 +160,23 @@ def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
     edges, lines = flow_lines(steps, wire_bytes)
     losses = steps[steps[:, 3] > 0, 0]
     del lines["lost (packets)"]
-    color = looks([(name, True)], LIGHT)[name].color
+    color = looks([(name, True)])[name].color
     with mpl.rc_context(STYLE):
         # A panel each, and a tick in the first where packets were lost.
-        figure, found = panels(LIGHT, 4.4, 1.0, 1.0, 1.0)
+        figure, found = panels(4.4, 1.0, 1.0, 1.0)
         for axes, (title, values) in zip(found, lines.items(), strict=True):
             axes.stairs(values, edges, color=color, lw=1.2, baseline=None)
             axes.set_ylabel(title)
             axes.set_ylim(bottom=0)
         if len(losses):
-            found[0].plot(losses, np.zeros_like(losses), "|", color=LIGHT.muted, ms=5)
+            found[0].plot(losses, np.zeros_like(losses), "|", color=MUTED, ms=5)
         ticks = "; ticks: packets lost" if len(losses) else ""
-        found[0].set_title(f"{shown(name)}{ticks}", fontsize=8, loc="left", color=LIGHT.ink)
+        found[0].set_title(f"{shown(name)}{ticks}", fontsize=8, loc="left", color=INK)
         _time_axis(figure, edges)
     return figure
 
 
-def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], theme: Theme) -> None:
+def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
     """Name what is drawn above it, in as few rows as are wide enough; more make a higher figure."""
     count = len(names)
     rows = 1
@@ -191,7 +184,7 @@ def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], theme: 
         rows += 1
     figure.set_figheight(figure.get_figheight() + _ROW_INCHES * (rows - 1))
     where: dict[str, Any] = {"loc": "outside upper center", "ncols": -(-count // rows)}
-    figure.legend(handles, names, labelcolor=theme.ink, **where)
+    figure.legend(handles, names, labelcolor=INK, **where)
 
 
 def _letters(names: Sequence[str], columns: int) -> int:
@@ -199,8 +192,8 @@ def _letters(names: Sequence[str], columns: int) -> int:
     return sum(max(map(len, part)) + 4 for part in np.array_split(names, columns))
 
 
-def _shade(axes: Axes, capacity: FloatArray, edges: FloatArray, theme: Theme) -> None:
-    axes.stairs(capacity, edges, fill=True, color=theme.capacity, lw=0, label="capacity")
+def _shade(axes: Axes, capacity: FloatArray, edges: FloatArray) -> None:
+    axes.stairs(capacity, edges, fill=True, color=CAPACITY, lw=0, label="capacity")
     axes.set_ylabel("rate (Mbit/s)")
 
 
@@ -211,15 +204,13 @@ def _time_axis(figure: Figure, edges: FloatArray) -> None:
     figure.align_ylabels()
 
 
-def _cross(
-    axes: Axes, name: str, x: MeanInterval, y: MeanInterval, look: Look, theme: Theme
-) -> None:
+def _cross(axes: Axes, name: str, x: MeanInterval, y: MeanInterval, look: Look) -> None:
     line: dict[str, Any] = {"color": look.color, "lw": 1.0, "alpha": 0.75}
     order = 5 if look.learned else 3
     axes.plot([x.low, x.high], [y.mean, y.mean], zorder=order, **line)
     axes.plot([x.mean, x.mean], [y.low, y.high], zorder=order, **line)
     size = 13 if look.learned and look.marker == "*" else 9 if look.learned else 6.5
-    edge = {"mec": theme.background, "mew": 0.7}
+    edge = {"mec": BACKGROUND, "mew": 0.7}
     point: dict[str, Any] = {"ls": "none", "marker": look.marker, "ms": size, **edge}
     axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, label=shown(name), **point)
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from distrlcc.errors import ConfigError, reading
 from distrlcc.evaluation.figures import STYLE, panels
-from distrlcc.evaluation.looks import LIGHT, looks
+from distrlcc.evaluation.looks import INK, looks
 from distrlcc.evaluation.plots import legend, scatter, time_series
 from distrlcc.evaluation.scores import (
     METRICS,
@@ -123,15 +123,13 @@ def _floats(_: type, values: object) -> FloatArray:
 def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
     """Return schemes' means of a metric, as shown, on the links that all have; none: on its own."""
     apart = summary.left_out if summary.common else {}
-    found = {
-        one.scheme: {
-            link: of.scale * values[of.key].mean
-            for link, values in one.scenarios.items()
-            if math.isfinite(values[of.key].mean) and link not in apart
-        }
-        for one in summary.schemes
-    }
-    return {name: values for name, values in found.items() if values}
+    found: dict[str, dict[str, float]] = {}
+    for one in summary.schemes:
+        means = {k: v[of.key].mean for k, v in one.scenarios.items() if k not in apart}
+        values = {k: of.scale * mean for k, mean in means.items() if math.isfinite(mean)}
+        if values:
+            found[one.scheme] = values
+    return found
 
 
 def draw(
@@ -159,15 +157,15 @@ def draw(
         raise ConfigError(f"--metric {key}: no link of this summary has one; take another")
     figure = _distributions(kind, summary, values, of)
     rows = [[name, link, value] for name, found in values.items() for link, value in found.items()]
-    return figure, _csv(["scheme", "link", of.title], rows)
+    return figure, csv_text(["scheme", "link", of.title], rows)
 
 
 def _distributions(
     kind: str, summary: Summary, values: dict[str, dict[str, float]], of: Metric
 ) -> Figure:
-    style = looks(summary.names(), LIGHT)
+    style = looks(summary.names())
     with mpl.rc_context(STYLE):
-        figure, (axes,) = panels(LIGHT, 3.0, 1.0)
+        figure, (axes,) = panels(3.0, 1.0)
         if kind == "cdf":
             for name, found in values.items():
                 width = 1.8 if style[name].learned else 1.1
@@ -176,7 +174,7 @@ def _distributions(
                 )
             axes.set_xlabel(of.title)
             axes.set_ylabel("share of links")
-            legend(figure, *axes.get_legend_handles_labels(), LIGHT)
+            legend(figure, *axes.get_legend_handles_labels())
         else:
             boxes = axes.boxplot(
                 [list(found.values()) for found in values.values()],
@@ -184,7 +182,7 @@ def _distributions(
                 whis=(5, 95),
                 showfliers=False,
                 patch_artist=True,
-                medianprops={"color": LIGHT.ink},
+                medianprops={"color": INK},
             )
             for name, box in zip(values, boxes["boxes"], strict=True):
                 box.set(facecolor=style[name].color, alpha=0.6)
@@ -201,7 +199,7 @@ def _scatter_csv(summary: Summary) -> str:
         for one in summary.schemes
         if one.scheme not in summary.without_runs
     ]
-    return _csv(head, rows)
+    return csv_text(head, rows)
 
 
 def _time_csv(series: Sequence[Series]) -> str:
@@ -210,10 +208,11 @@ def _time_csv(series: Sequence[Series]) -> str:
         for one in series
         for row in zip(one.time_s, *(getattr(one, name) for name in _ARRAYS[1:]), strict=True)
     ]
-    return _csv(["scheme", "time_s", *_ARRAYS[1:]], rows)
+    return csv_text(["scheme", "time_s", *_ARRAYS[1:]], rows)
 
 
-def _csv(head: list[str], rows: list[list[Any]]) -> str:
+def csv_text(head: list[str], rows: list[list[Any]]) -> str:
+    """Return rows below their heads as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)

@@ -28,8 +28,7 @@ def recovery_times(
     contender: Contender, scenarios: list[Scenario], broken: list[str] | None = None
 ) -> FloatArray:
     """Return how long one flow alone takes after C changes, RTTs ``[C]``; infinite: too long."""
-    config = contender.env_config()
-    batch = LinkBatch(len(scenarios), config, with_labels=False, joining=True)
+    batch = LinkBatch(len(scenarios), contender.env_config(), with_labels=False, joining=True)
     times, inflight = [], []
     broken = [""] * len(scenarios) if broken is None else broken
     for before, now in simulate(contender, batch, scenarios, 0, broken):

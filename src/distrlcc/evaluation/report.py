@@ -1,7 +1,5 @@
 """The pages, of one template: what each says, with figures and numbers in files beside them."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -18,11 +16,11 @@ from distrlcc.evaluation.fairness_summary import SuiteFairness, table
 from distrlcc.evaluation.fairness_summary import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
-from distrlcc.evaluation.looks import LIGHT, color_pairs
+from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.page import Chart, Page, Panel, Section, Tile, lines_chart
 from distrlcc.evaluation.parallel_flows import ParallelFlows
 from distrlcc.evaluation.plots import fairness_plot, flow_lines, flow_names, scatter, time_series
-from distrlcc.evaluation.published import series_json
+from distrlcc.evaluation.published import csv_text, series_json
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scorecard import Scorecard
 from distrlcc.evaluation.scores import (
@@ -115,21 +113,12 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
         "seeds": ", ".join(map(str, range(seeds))),
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
     }
-    page = Page(
-        "Congestion control evaluation",
-        info.command,
-        sections,
-        lead=(
-            f"{_count(len(summary.schemes), 'scheme')} on {_count(links, 'link')} of {info.suite}, "
-            f"{_count(seeds, 'seed')} each"
-        ),
-        answer=summary.answer(),
-        tiles=_tiles(summary),
-        facts=facts,
-        definitions={m.title: m.definition for m in summary.metrics}
-        | {"± and crosses": _ON_INTERVALS},
-    )
-    return page.html()
+    lead = f"{_count(len(summary.schemes), 'scheme')} on {_count(links, 'link')} of {info.suite}, "
+    lead += f"{_count(seeds, 'seed')} each"
+    definitions = {m.title: m.definition for m in summary.metrics}
+    definitions["± and crosses"] = _ON_INTERVALS
+    says = lead, summary.answer(), _tiles(summary), facts, definitions
+    return Page("Congestion control evaluation", info.command, sections, *says).html()
 
 
 def _tiles(summary: Summary) -> list[Tile]:
@@ -263,7 +252,7 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
     charts: list[str | Table | Chart] = []
     for name, contender in zip(_file_names("fairness", runs), runs, strict=True):
         run = max(runs[contender], key=lambda run: len(run.scenario.flows))
-        drawn = fairness_plot(run, contender, LIGHT)
+        drawn = fairness_plot(run, contender)
         files |= {f"{name}.{kind}": encode(drawn, kind) for kind in ("png", "pdf")}
         charts.append(_shared_chart(name, run, contender))
     # The page has a table for each suite.
@@ -276,17 +265,12 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
         sections.append(Section(suite, [said, table(suite, of_suite), *notes]))
     if charts:
         sections.append(Section("Flows that join and leave", charts))
-    page = Page(
-        "Fairness",
-        command,
-        sections,
-        lead=(
-            "Means over links, ± half of the 95% interval; below, a tenth of the links are worse "
-            "than the first value, and the second is the worst link's"
-        ),
-        answer=_fair(rows),
-        definitions={m.title: m.definition for m in FAIRNESS_METRICS},
+    lead = (
+        "Means over links, ± half of the 95% interval; below, a tenth of the links are worse than "
+        "the first value, and the second is the worst link's"
     )
+    definitions = {m.title: m.definition for m in FAIRNESS_METRICS}
+    page = Page("Fairness", command, sections, lead, _fair(rows), definitions=definitions)
     return _write_files(folder, files | {"fairness.html": page.html().encode()})
 
 
@@ -313,10 +297,8 @@ def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
     flows = [shown(flow) for flow, _ in names]
     looks: dict[str, dict[str, Any]] = {shown(flow): {"colors": colors[flow]} for flow, _ in names}
     looks["Jain's index"] = {"colors": ("#444", "#ccc")}
-    panels = [
-        ("rate", "Mbit/s", dict(zip(flows, rates, strict=True))),
-        ("Jain's index", "", {"Jain's index": jain_index(rates)}),
-    ]
+    panels = [("rate", "Mbit/s", dict(zip(flows, rates, strict=True)))]
+    panels.append(("Jain's index", "", {"Jain's index": jain_index(rates)}))
     title = f"{shown(contender)} on {run.scenario.name}"
     capacity = run.capacity[: len(middles)] * MBIT / BUCKET_S
     return lines_chart(name, middles, panels, looks, title=title, capacity=capacity)
@@ -339,17 +321,12 @@ def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
         "policy for every link should reach; ✗ marks what a policy misses. Rows without a gate "
         "explain those with one, or show other links. docs/metrics.md defines each score."
     )
-    page = Page(
-        "Scorecard",
-        command,
-        [Section("Scores", [card.table(), said])],
-        lead=(
-            "Means over links of the split test, one run each; below each a tenth of the links are "
-            "worse than the first value, and the second is the worst link's"
-        ),
-        answer=" ".join(card.verdicts),
-        tiles=tiles,
+    lead = (
+        "Means over links of the split test, one run each; below each a tenth of the links are "
+        "worse than the first value, and the second is the worst link's"
     )
+    sections = [Section("Scores", [card.table(), said])]
+    page = Page("Scorecard", command, sections, lead, " ".join(card.verdicts), tiles)
     files = {"scorecard.json": _json(card.to_json(), 1), "scorecard.html": page.html().encode()}
     return _write_files(folder, files)
 
@@ -382,15 +359,10 @@ def comparison_page(
     sections = [Section("Each link", both)]
     if parallel:
         worlds = [f"{each}{head}" for each in ("", "simulated ") for head in _PARALLEL]
-        flows = [
-            (
-                str(one.flows),
-                shown(one.sender),
-                *one.emulated.texts(),
-                *(one.simulated.texts() if one.simulated else ("-",) * 4),
-            )
-            for one in parallel
-        ]
+        flows = []
+        for one in parallel:
+            model = one.simulated.texts() if one.simulated else ("-",) * 4
+            flows.append((str(one.flows), shown(one.sender), *one.emulated.texts(), *model))
         together = plain_table("Several flows", ("flows", "sender", *worlds), flows, "sender")
         said = (
             "All flows of one sender together, on a link of 96 Mbit/s, 10 ms one way and a queue "
@@ -487,12 +459,7 @@ def flow_page(
 
 
 def recovery_page(
-    table: Table,
-    rows: Sequence[MeansRow],
-    notes: Sequence[str],
-    *,
-    lead: str,
-    command: str,
+    table: Table, rows: Sequence[MeansRow], notes: Sequence[str], *, lead: str, command: str
 ) -> str:
     """Return the page of times to recover: the table of the rows."""
     first = RECOVERY_METRICS[0]
@@ -526,27 +493,17 @@ def map_page(found: Mapping[str, Any], says: str, *, command: str) -> str:
     def axis(values: Sequence[Any]) -> list[Any]:
         return [value if value != "" else "none" for value in values]
 
-    data = {
-        "xs": axis(found["xs"]),
-        "ys": axis(found["ys"]),
-        "ratio": found["scores"],
-        "xLabel": found["x"],
-        "yLabel": found["y"],
-        "low": "a quarter of what must be",
-        "high": "four times as much",
-    }
+    data = {"xs": axis(found["xs"]), "ys": axis(found["ys"]), "ratio": found["scores"]}
+    data |= {"xLabel": found["x"], "yLabel": found["y"]}
+    data |= {"low": "a quarter of what must be", "high": "four times as much"}
     scores = [x for row in found["scores"] for x in row if x is not None]
     held = sum(x >= 1 for x in scores)
     name, others = shown(found["policy"]), ", ".join(map(shown, found["against"]))
     answer = f"{name} holds it on {held} of {len(scores)} links ({held / max(len(scores), 1):.0%})."
-    facts = {
-        "beside": others,
-        "what must hold": says,
-        "all else": ", ".join(f"{k} {v}" for k, v in found["at"].items()),
-    }
-    sections = [
-        Section(says, [Chart("map", "map", data, says="At 1 it just holds; grey was not judged.")])
-    ]
+    rest = ", ".join(f"{k} {v}" for k, v in found["at"].items())
+    facts = {"beside": others, "what must hold": says, "all else": rest}
+    chart = Chart("map", "map", data, says="At 1 it just holds; grey was not judged.")
+    sections = [Section(says, [chart])]
     return Page(f"{found['property']} of {name}", command, sections, "", answer, facts=facts).html()
 
 
@@ -567,13 +524,9 @@ def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
 
 def _csv(table: Table) -> str:
     """Return a table's means with their half widths as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     first, *heads = (f"{c.head} {f'({c.unit})' if c.unit else ''}".strip() for c in table.columns)
-    writer.writerow([first, *(x for head in heads for x in (head, "half of 95%"))])
-    for row in table.rows:
-        writer.writerow([row.name, *(x for cell in row.cells for x in (cell.text, cell.half))])
-    return text.getvalue()
+    rows = [[r.name, *(x for cell in r.cells for x in (cell.text, cell.half))] for r in table.rows]
+    return csv_text([first, *(x for head in heads for x in (head, "half of 95%"))], rows)
 
 
 def _latex(table: Table) -> str:

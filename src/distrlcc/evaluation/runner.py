@@ -103,15 +103,12 @@ def stretches(scenario: Scenario) -> list[Scenario]:
     if link.trace is None or link.changes or count == 1 or scenario.flows != (Flow(),):
         return [scenario]
     length = scenario.duration_s / count
-    return [
-        replace(
-            scenario,
-            link=replace(link, trace_start_s=link.trace_start_s + k * length),
-            duration_s=length,
-            seed=scenario.seed + 7_919 * k,
-        )
-        for k in range(count)
-    ]
+    found = []
+    for k in range(count):
+        part = replace(link, trace_start_s=link.trace_start_s + k * length)
+        seed = scenario.seed + 7_919 * k
+        found.append(replace(scenario, link=part, duration_s=length, seed=seed))
+    return found
 
 
 def reseed(scenario: Scenario, seed: int) -> Scenario:

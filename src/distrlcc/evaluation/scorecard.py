@@ -174,27 +174,16 @@ class Scorecard:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, and which gates each policy fails."""
-        return {
-            "format": "distrlcc-scorecard",
-            "version": 1,
-            "scores": [
-                {"links": line.label, "score": line.title, "gate": line.bound}
-                | {
-                    key: {
-                        name: figure(getattr(found, part))
-                        for name, found in zip(self.names, line.found, strict=True)
-                    }
-                    for key, part in (("values", "mean"), ("p10", "p10"), ("worst", "worst"))
-                }
-                for line in self.lines
-            ],
-            "void": list(self.void),
-            "failed": {
-                name: self.failed(name)
-                for name, learned in zip(self.names, self.learned, strict=True)
-                if learned
-            },
-        }
+        scores: list[dict[str, Any]] = []
+        for line in self.lines:
+            scores.append({"links": line.label, "score": line.title, "gate": line.bound})
+            pairs = list(zip(self.names, line.found, strict=True))
+            for key, part in (("values", "mean"), ("p10", "p10"), ("worst", "worst")):
+                scores[-1][key] = {name: figure(getattr(found, part)) for name, found in pairs}
+        learned = (n for n, is_policy in zip(self.names, self.learned, strict=True) if is_policy)
+        failed = {name: self.failed(name) for name in learned}
+        head = {"format": "distrlcc-scorecard", "version": 1}
+        return {**head, "scores": scores, "void": list(self.void), "failed": failed}
 
 
 def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> Scorecard:

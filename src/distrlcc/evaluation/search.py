@@ -112,6 +112,10 @@ class Findings:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
+        worst = {}
+        for name, one in self.failures.items():
+            links = {"link": one.point.told(), "found": one.found.told()}
+            worst[name] = {"property": one.key, "score": float(f"{one.score:.4g}"), **links}
         return {
             "format": "distrlcc-stress",
             "version": 1,
@@ -121,15 +125,7 @@ class Findings:
             "shares": self.shares(),
             "bars": {each.key: each.bar for each in self.properties if each.bar},
             "missed": self.missed(),
-            "worst": {
-                name: {
-                    "property": one.key,
-                    "score": float(f"{one.score:.4g}"),
-                    "link": one.point.told(),
-                    "found": one.found.told(),
-                }
-                for name, one in self.failures.items()
-            },
+            "worst": worst,
         }
 
 

@@ -52,12 +52,8 @@ class WorldComparison:
     @property
     def shown(self) -> str:
         """The sender's name as shown, with how many of its runs are void."""
-        void = (
-            f" ({self.failed} of {self.runs} run{'s' * (self.runs > 1)} void)"
-            if self.failed
-            else ""
-        )
-        return shown(self.sender) + void
+        void = f" ({self.failed} of {self.runs} run{'s' * (self.runs > 1)} void)"
+        return shown(self.sender) + void * bool(self.failed)
 
     def __str__(self) -> str:
         if self.failed == self.runs:

@@ -24,11 +24,7 @@ CELLS = 32
 
 
 def dimension_named(name: str) -> str:
-    """Return a dimension's field by its name, which may lack the unit: ``rate`` is ``rate_mbps``.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return a dimension by its name, with or without unit, as ``rate``; raises ConfigError."""
     names = [each for each in DIMENSIONS if each != "seed"]
     for each in (name + unit for unit in ("", "_mbps", "_ms", "_bdp", "_s")):
         if each in names:
@@ -39,8 +35,7 @@ def dimension_named(name: str) -> str:
 def point_at(settings: Sequence[str], x: str, y: str) -> Point:
     """Return the simplest link with some values, NAME=VALUE each, of a map over ``x`` and ``y``.
 
-    Raises:
-        ConfigError: There is no such dimension, it has no such value, or that says nothing here.
+    Raises ConfigError where there is no such dimension or value, or that says nothing here.
     """
     values: dict[str, Any] = {}
     for setting in settings:
@@ -67,11 +62,9 @@ class Map:
     judge: Judge
     x: str
     y: str
-    xs: tuple[Any, ...]
-    """Values along x, ``[X]``."""
+    xs: tuple[Any, ...]  # values along x, ``[X]``
     ys: tuple[Any, ...]
-    scores: FloatArray
-    """``[Y, X]``."""
+    scores: FloatArray  # ``[Y, X]``
     at: Point
 
     def to_json(self) -> dict[str, Any]:
@@ -103,8 +96,7 @@ def map_of(
 ) -> Map:
     """Judge the one property of a judge over two dimensions, all else as ``at`` has it.
 
-    Raises:
-        ConfigError: It is judged on no link, or a user's code raised.
+    Raises ConfigError where it is judged on no link, or a user's code raised.
     """
     xs, ys = _values(x), _values(y)
     grid = np.ndindex(len(ys), len(xs))
@@ -131,10 +123,10 @@ def picture(found: Map) -> "Figure":
     import matplotlib as mpl  # noqa: PLC0415 - judging needs none of it
 
     from distrlcc.evaluation.figures import STYLE, panels  # noqa: PLC0415
-    from distrlcc.evaluation.looks import LIGHT  # noqa: PLC0415
+    from distrlcc.evaluation.looks import INK  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
-        figure, (axes,) = panels(LIGHT, 4.0, 1.0)
+        figure, (axes,) = panels(4.0, 1.0)
         axes.grid(visible=False)
         axes.set_facecolor("silver")  # unlike what just holds, which is white
         logs = np.log10(np.clip(found.scores, 0.1, 10.0))
@@ -154,7 +146,7 @@ def picture(found: Map) -> "Figure":
         bar.set_label(f"{found.judge.properties[0].key}: 1 and more holds")
         others = ", ".join(map(shown, found.judge.schemes))
         title = f"{shown(found.judge.contender.name)} beside {others}"
-        axes.set_title(title, fontsize=8, loc="left", color=LIGHT.ink)
+        axes.set_title(title, fontsize=8, loc="left", color=INK)
     return figure
 
 

@@ -84,10 +84,7 @@ def by_metric(
 
 
 def means_table(
-    title: str,
-    head: str,
-    rows: Sequence[MeansRow],
-    metrics: Sequence[Metric],
+    title: str, head: str, rows: Sequence[MeansRow], metrics: Sequence[Metric]
 ) -> Table:
     """Return a table of rows of means, under these heads."""
     heads = [Column(head, left=True), *map(Column.of, metrics)]
@@ -176,16 +173,12 @@ class Summary:
         )
         # Link by link beside the best scheme: ahead, and where it has less than half.
         other = next((s for s in self.schemes if not s.learned and s.scheme in rivals), None)
-        pairs = np.array(
-            [
-                [each.scenarios[link]["power"].mean for each in (best, other)]
-                for link in self.links
-                if other is not None
-            ],
-            float,
-        ).reshape(-1, 2)
+        if other is None:
+            return f"{said}."
+        both = [[s.scenarios[link]["power"].mean for s in (best, other)] for link in self.links]
+        pairs = np.array(both, float).reshape(-1, 2)
         own, theirs = pairs[np.isfinite(pairs).all(axis=1)].T
-        if other is None or not len(own):
+        if not len(own):
             return f"{said}."
         said += f"; it is ahead of {other.shown} on {(own > theirs).mean():.0%} of the links"
         far = (own < 0.5 * theirs).mean()
@@ -284,6 +277,13 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
 
 def to_json(summary: Summary) -> dict[str, Any]:
     """Return the summary as the module describes."""
+    schemes = {}
+    for s in summary.schemes:
+        overall = {key: value.to_json(tails=True) for key, value in s.overall.items()}
+        links = {link: {k: v.to_json() for k, v in by.items()} for link, by in s.scenarios.items()}
+        told = {"learned": s.learned, "failed_runs": s.failed}
+        schemes[s.scheme] = {**told, "overall": overall, "scenarios": links}
+    left_out = [{"scenario": k, "schemes": list(v)} for k, v in summary.left_out.items()]
     return {
         "format": "distrlcc-summary",
         "version": 1,
@@ -293,24 +293,10 @@ def to_json(summary: Summary) -> dict[str, Any]:
         "metrics": {m.key: m.describe() for m in summary.metrics},
         "ranking": summary.ranking(),
         "common_scenarios": summary.common,
-        "left_out_scenarios": [
-            {"scenario": link, "schemes": list(schemes)}
-            for link, schemes in summary.left_out.items()
-        ],
+        "left_out_scenarios": left_out,
         "without_runs": list(summary.without_runs),
         "void_runs": [asdict(run) for run in summary.void],
-        "schemes": {
-            s.scheme: {
-                "learned": s.learned,
-                "failed_runs": s.failed,
-                "overall": {key: v.to_json(tails=True) for key, v in s.overall.items()},
-                "scenarios": {
-                    link: {key: value.to_json() for key, value in values.items()}
-                    for link, values in s.scenarios.items()
-                },
-            }
-            for s in summary.schemes
-        },
+        "schemes": schemes,
     }
 
 

@@ -41,8 +41,7 @@ class Column:
     @classmethod
     def of(cls, metric: Metric) -> "Column":
         """Return a metric's column."""
-        short = metric.head or metric.title
-        return cls(metric.label, metric.unit, metric.definition, short=short)
+        return cls(metric.label, metric.unit, metric.definition, short=metric.head or metric.title)
 
 
 @dataclass(frozen=True)

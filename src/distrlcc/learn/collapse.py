@@ -29,8 +29,7 @@ class CollapseAlarm:
         self._entropy_bound = entropy_bound
         self._silent_share_bound = silent_share_bound
         self._active: set[str] = set()
-        self.diverged = False
-        """Whether the newest collection's entropy was not a number."""
+        self.diverged = False  # whether the newest collection's entropy was not a number
         self.confirmed = False
         """Whether the newest collection itself showed a collapse: silence shows in episodes that
         end, and where none does nothing was learned of it."""
@@ -86,8 +85,7 @@ class Restorer:
         self._good = self._newest = learner.shared_state()
         self._in_a_row = 0
         self._rests_until = 0
-        self.restores = 0
-        """How often the learner was restored in this run."""
+        self.restores = 0  # how often the learner was restored in this run
 
     def watch(self, alarm: CollapseAlarm, update: int) -> str | None:
         """Act on the alarm as it is after an update; return a line if the state was restored."""

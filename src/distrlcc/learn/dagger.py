@@ -105,8 +105,7 @@ class Dagger(Learner):
         config = self.config
         # Every pass normalises afresh, so the moments may include the newest data at once.
         obs, idle = rollout.obs[: rollout.steps], rollout.idle
-        moments = self.moments(obs if idle is None else obs[~idle])
-        self.absorb(self.reducer.sum(moments))
+        self.absorb(self.reducer.sum(self.moments(obs if idle is None else obs[~idle])))
         sums = np.array([rollout.samples, rollout.count])
         samples, envs = self.reducer.sum(sums.astype(np.float64)).tolist()
         # Label the rollout and take it into the data.

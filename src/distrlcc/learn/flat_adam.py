@@ -46,8 +46,7 @@ class FlatAdam:
         for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
         self.noise = NoiseScale()
-        self._steps, self._samples = 0, 0.0
-        """Of this rank alone, since the last average."""
+        self._steps, self._samples = 0, 0.0  # of this rank alone, since the last average
         self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
 
     def step(

@@ -62,8 +62,7 @@ class Demonstrations:
         outcomes = np.concatenate([e.outcomes for e in episodes])[: config.steps]
         self.features = self.features_of(obs, actions, outcomes)
         """float32 ``[R, F]``, with F = D + A + 3."""
-        self.digest = hashlib.sha256(self.features.numpy().tobytes()).hexdigest()
-        """Of all of them."""
+        self.digest = hashlib.sha256(self.features.numpy().tobytes()).hexdigest()  # of all of them
 
     def features_of(
         self, obs: NDArray[np.float32], actions: NDArray[Any], outcomes: NDArray[np.float32]

@@ -44,8 +44,7 @@ class SequenceDataset(Dataset[Batch]):
         steps = data.steps[episodes]
         self._ends: Indices = np.cumsum(-(-steps // length))
         self._discrete = data.manifest.spaces.action_kind == "discrete"
-        self.steps = int(steps.sum())
-        """Steps of all sequences."""
+        self.steps = int(steps.sum())  # steps of all sequences
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0

@@ -47,9 +47,7 @@ class Batch:
 
     def used(self, order: Tensor) -> Tensor:
         """Return those of sequences ``[B']`` that have a step which counts."""
-        if self.valid is None:
-            return order
-        return order[self.valid.any(0).to(order.device)[order]]
+        return order if self.valid is None else order[self.valid.any(0).to(order.device)[order]]
 
     def take(self, order: Tensor) -> "Batch":
         """Return a copy with sequences in the given order ``[B']``, in one pass over memory."""

@@ -66,8 +66,7 @@ class Learner(ABC):
         self.network = build_network(spec, seed).to(self.device)
         self.normalizer = Normalizer(spec.observation_size)
         self.reducer = reducer or LocalReducer()
-        self.scale = Scale(self.reducer)
-        """How batches and rates follow the number of ranks."""
+        self.scale = Scale(self.reducer)  # how batches and rates follow the number of ranks
         weight_decay = 0.0 if isinstance(config, PPOConfig) else config.l2
         trained = nn.ModuleList([self.network, *beside]).to(self.device)
         self.optimizer = FlatAdam(trained, self.reducer, weight_decay)

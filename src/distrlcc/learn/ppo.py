@@ -338,6 +338,4 @@ def _active(rows: NDArray[Any], idle: NDArray[np.bool_] | None) -> NDArray[Any]:
 def _explained_variance(targets: Float32, residuals: Float32) -> float:
     """Return the share of the targets' variance that the critic's values explain; at most 1."""
     variance = float(targets.var(dtype=np.float64)) if targets.size else 0.0
-    if variance == 0.0:
-        return 0.0
-    return 1.0 - float(residuals.var(dtype=np.float64)) / variance
+    return 0.0 if variance == 0.0 else 1.0 - float(residuals.var(dtype=np.float64)) / variance

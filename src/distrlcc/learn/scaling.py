@@ -22,8 +22,7 @@ class Scale:
     ) -> None:
         """Take what knows the ranks; ``own`` batches multiply, over ``warm_up`` updates."""
         self._reducer, self._own, self._rule, self._warm_up = reducer, own, rule, warm_up
-        self.ranks = 1.0
-        """Ranks that the learning rate is for."""
+        self.ranks = 1.0  # ranks that the learning rate is for
 
     @property
     def batches(self) -> int:

@@ -97,9 +97,7 @@ class Direction:
     def _first(self) -> deque[tuple[int, bytes]]:
         """Return the packets of which one arrives first; empty: none flies."""
         flying, overtaken = self._flying, self._overtaken
-        if overtaken and (not flying or overtaken[0][0] < flying[0][0]):
-            return overtaken
-        return flying
+        return overtaken if overtaken and (not flying or overtaken[0][0] < flying[0][0]) else flying
 
     def next_time(self, *, now: int) -> int:
         """Return when `advance` and `arrivals` have something to do, ns."""

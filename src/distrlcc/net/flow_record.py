@@ -69,9 +69,7 @@ class Sent:
     @property
     def loss(self) -> float:
         """Share of packets found lost; 1 where none was acknowledged."""
-        if self.acked == 0:
-            return float(self.packets > 0)
-        return self.lost / (self.lost + self.acked)
+        return float(self.packets > 0) if self.acked == 0 else self.lost / (self.lost + self.acked)
 
     @property
     def late(self) -> bool:

@@ -54,8 +54,7 @@ class KernelWorld(EmulatedWorld):
             self._wire = Wire(self._stack)
             self.watch(self._wire.fileno(), self._wire.carry)
         super().load(n, scenario)
-        fd = self._agents[n].socket.fileno()
-        self._poll.modify(fd, select.EPOLLOUT | select.EPOLLET)
+        self._poll.modify(self._agents[n].socket.fileno(), select.EPOLLOUT | select.EPOLLET)
 
     def _open(self, n: int, scenario: Scenario) -> Place:
         orders, name = self._orders[n : n + 1], self._control.name

@@ -116,19 +116,14 @@ def uplink(link: Link) -> DirectionConfig:
     """Return the data's direction, at 1504 bytes a packet; raises as `require_plain_link` does."""
     require_plain_link(link)
     times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)
-    changes = tuple(
-        LinkChange(
-            round(change.at_s * 1000),
-            None if change.rate_mbps is None else _rate_times(change.rate_mbps),
-            change.delay_ms,
-            change.loss,
-        )
-        for change in link.changes
-    )
+    changes = []
+    for change in link.changes:
+        rates = None if change.rate_mbps is None else _rate_times(change.rate_mbps)
+        changes.append(LinkChange(round(change.at_s * 1000), rates, change.delay_ms, change.loss))
     source, start = link.trace or f"{link.rate_mbps:g}mbit", round(link.trace_start_s * 1000)
     path = source, times, start, link.queue, link.delay_ms, link.loss
     late = link.late_share, link.late_ms
-    return DirectionConfig(*path, late_share=late[0], late_ms=late[1], changes=changes)
+    return DirectionConfig(*path, late_share=late[0], late_ms=late[1], changes=tuple(changes))
 
 
 def downlink(link: Link) -> DirectionConfig:

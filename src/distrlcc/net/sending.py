@@ -54,8 +54,7 @@ def send(
     at each step. ``on_open`` is called when the receiver has accepted; then the flow begins.
     """
     with UdpSocket(connect=remote) as socket:
-        opening = _open(socket, remote, request, stopping)
-        flow = _Flow(socket, opening, controller, request, remote)
+        flow = _Flow(socket, _open(socket, remote, request, stopping), controller, request, remote)
         try:
             on_open()
             flow.run(step_ns, on_step, stopping)

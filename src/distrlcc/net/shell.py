@@ -66,8 +66,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | 
         # Start what runs outside, then the inner end and COMMAND.
         if job.outside is not None:
             with inside(outside):
-                server = running_outside(job.outside, variables, signals.restore_mask)
-                stack.enter_context(server)
+                stack.enter_context(running_outside(job.outside, variables, signals.restore_mask))
         inner = open_inner(block)
         stack.callback(inner.close)
         session = _Session(job, inner, outer)

@@ -117,17 +117,12 @@ def send(
         # What is queued here would still have to cross the link: it is thrown away.
         for flow in sockets:
             flow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return [
-        {
-            "control": control,
-            "seconds": now - begin,
-            "acked_bytes": own[-1].acked_bytes,
-            "samples_columns": dict(
-                zip(TcpSample._fields, map(list, zip(*own, strict=True)), strict=True)
-            ),
-        }
-        for own in zip(*samples, strict=True)
-    ]
+    found: list[dict[str, Any]] = []
+    for own in zip(*samples, strict=True):
+        columns = dict(zip(TcpSample._fields, map(list, zip(*own, strict=True)), strict=True))
+        told = {"control": control, "seconds": now - begin, "acked_bytes": own[-1].acked_bytes}
+        found.append({**told, "samples_columns": columns})
+    return found
 
 
 def _read_sample(flow: socket.socket, *, time_s: float) -> TcpSample:

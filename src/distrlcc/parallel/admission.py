@@ -20,8 +20,7 @@ from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity
 from distrlcc.runs.stopper import Stopper
 
-TOKEN = "DISTRLCC_TOKEN"
-"""Environment variable with the secret."""
+TOKEN = "DISTRLCC_TOKEN"  # environment variable with the secret
 _SHORTEST = 16
 _RUN = "nonce"
 _Name = Annotated[str, msgspec.Meta(max_length=64)]

@@ -20,10 +20,8 @@ from torch import Tensor
 _PROBES = 4
 _PROBE_VALUES = 1, 16384
 """float32 values of the exchanges whose times tell a message's cost from a byte's."""
-_MEASURED_FROM = 8
-"""Ranks from which on halving can be the quicker way."""
-_LEAST_HALVED = 4096
-"""Bytes below which nothing is halved."""
+_MEASURED_FROM = 8  # ranks from which on halving can be the quicker way
+_LEAST_HALVED = 4096  # bytes below which nothing is halved
 
 
 class AllReduce:
@@ -37,8 +35,7 @@ class AllReduce:
         self._backend, self.rank, self.size = backend, rank, size
         self._power = 1 << (size.bit_length() - 1)
         self._spare = torch.zeros(0)
-        self.halved_from = 2**62
-        """Bytes of a vector from which on it is halved."""
+        self.halved_from = 2**62  # bytes of a vector from which on it is halved
         if size >= _MEASURED_FROM:
             self._measure()
 

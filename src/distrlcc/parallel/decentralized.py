@@ -34,10 +34,8 @@ from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Agreed, late, updated
 
 _TIME_IS_UP = -1.0
-_FAILURES = 4
-"""Times that an update is done again though no rank is gone."""
-_OFFENCES = 2
-"""Times that a rank may send what is not finite; with the last it is left out."""
+_FAILURES = 4  # times that an update is done again though no rank is gone
+_OFFENCES = 2  # times that a rank may send what is not finite; with the last it is left out
 _INTERVAL_SECONDS, _COST = 0.005, 50.0
 """Least time between two questions to the store; and in times of the last one's duration."""
 

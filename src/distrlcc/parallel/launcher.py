@@ -36,8 +36,7 @@ from distrlcc.storage import say
 
 Target = Callable[[RankSpec, Any], Any]
 
-_LOST = 255
-"""What multiprocessing gives as a process's exit code when its fork server died."""
+_LOST = 255  # what multiprocessing gives as a process's exit code when its fork server died
 _LONGEST_FOLDER = 72
 """Characters of TMPDIR that leave room for the names of sockets, which have 107 in all."""
 

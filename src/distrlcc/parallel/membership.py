@@ -41,25 +41,17 @@ def _torchft() -> Any:
 class Member:
     """One process of the group, as it described itself for a quorum."""
 
-    slot: _Count
-    """Its planned rank; it owns that share of the environments."""
-    name: _Name
-    """Unique among all processes that ever joined."""
+    slot: _Count  # its planned rank; it owns that share of the environments
+    name: _Name  # unique among all processes that ever joined
     address: _Name
     pid: _Count
-    step: _Count = 0
-    """Updates behind its weights."""
-    ready: bool = False
-    """Whether it has a rollout to learn from."""
-    broken: bool = False
-    """Whether a collective of its present group failed."""
-    builds: _Count = 0
-    """Groups that it has built so far."""
-    attempt: _Count = 0
-    """How often its whole run was started again."""
+    step: _Count = 0  # updates behind its weights
+    ready: bool = False  # whether it has a rollout to learn from
+    broken: bool = False  # whether a collective of its present group failed
+    builds: _Count = 0  # groups that it has built so far
+    attempt: _Count = 0  # how often its whole run was started again
     ends: bool = False  # whether the run has ended for it, and is to be saved
-    group: _Name = ""
-    """Key of its present group; empty if it has none."""
+    group: _Name = ""  # key of its present group; empty if it has none
 
     def __str__(self) -> str:
         return f"rank {self.slot} (process {self.pid} on {self.address})"

@@ -50,10 +50,8 @@ from distrlcc.parallel.store import (
 )
 from distrlcc.processes import let_threads_preempt
 
-_GREATEST = 1e30
-"""Square of a norm; a gradient with a greater one may still be finite."""
-_FAILURES = 5
-"""Groups that may fail to form one after the other."""
+_GREATEST = 1e30  # square of a norm; a gradient with a greater one may still be finite
+_FAILURES = 5  # groups that may fail to form one after the other
 
 _GLOO_PATIENCE, _LEAST = 5, 1.0
 """How many times its limit gloo waits for a connection; the least that it is given, s."""
@@ -67,14 +65,10 @@ class Quorum:
 
     left: tuple[Member, ...]
     joined: tuple[Member, ...]
-    source: int
-    """Rank of a member that has the newest weights."""
-    anew: bool
-    """Whether this is another group than before: its rank 0 may be another one, too."""
-    behind: bool
-    """Whether a member's weights are older, so that the source's must be broadcast."""
-    ready: bool
-    """Whether a member has a rollout to learn from."""
+    source: int  # rank of a member that has the newest weights
+    anew: bool  # whether this is another group than before: its rank 0 may be another one, too
+    behind: bool  # whether a member's weights are older, so that the source's must be broadcast
+    ready: bool  # whether a member has a rollout to learn from
 
 
 class PeerLostError(Exception):
@@ -99,8 +93,7 @@ class ProcessGroup:
         if self.device.type == "cuda":
             _check_private(self.interface, named=bool(spec.interface))
         self.rank, self.members = 0, list[Member]()
-        self.exchange_seconds = 0.0
-        """Time spent in collectives since the start, s."""
+        self.exchange_seconds = 0.0  # time spent in collectives since the start, s
         self._broken, self._builds, self._rounds, self._quorum = False, 0, 0, 0
         self._group, self._asked, self.epoch = "", 0.0, 0
         self._gate: Gate | None = None
@@ -237,8 +230,7 @@ class ProcessGroup:
         # Leave the old group, and name the new one: its key is like no other's, as builds count up.
         self._tear_down()
         self._group = ""
-        names = [member.name for member in members]
-        self.rank = names.index(self._membership.name)
+        self.rank = [member.name for member in members].index(self._membership.name)
         text = "/".join(f"{member.name}:{member.builds}" for member in members)
         key = f"{self.spec.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         with self._collective():

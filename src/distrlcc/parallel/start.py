@@ -16,13 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.data.reader import StoredData
-from distrlcc.errors import (
-    ConfigError,
-    DistrlccError,
-    NoGroupError,
-    OutputError,
-    warn_in_lines,
-)
+from distrlcc.errors import ConfigError, DistrlccError, NoGroupError, OutputError, warn_in_lines
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token
 from distrlcc.parallel.decentralized import ElasticGroup
@@ -66,14 +60,10 @@ class TrainJob:
     out: Path
     resume: bool = False
     tensorboard: bool = True
-    run: str = ""
-    """Id of the run; node 0's is valid for all."""
-    storage: Storage | None = None
-    """Where the durable copy goes."""
-    here: bool = False
-    """Whether the run's directory was made on this machine: it is not made again."""
-    show: bool = True
-    """Whether the rank that leads shows progress."""
+    run: str = ""  # id of the run; node 0's is valid for all
+    storage: Storage | None = None  # where the durable copy goes
+    here: bool = False  # whether the run's directory was made on this machine: it is not made again
+    show: bool = True  # whether the rank that leads shows progress
 
     def folder(self, run: str) -> Path:
         """Return where the run's directory is, or is made: beside one that holds anything else."""
@@ -191,11 +181,9 @@ def train_rank(
     own = identity(config, processes=spec.size, device=kind, elastic=elastic)
     ranks = ProcessGroup(spec, own, job.run)
     if isinstance(config, ImitateConfig):
-        data = StoredData(Path(config.data))
-        state = imitation_run(config, data, spec.slot, spec.size, ranks)
+        state = imitation_run(config, StoredData(Path(config.data)), spec.slot, spec.size, ranks)
     else:
-        share = Share.of(config, spec.slot, spec.size)
-        state = env_run(config, share, ranks, spec.device)
+        state = env_run(config, Share.of(config, spec.slot, spec.size), ranks, spec.device)
     return train_group(job, ranks, state, stopper, feed)
 
 

@@ -17,13 +17,7 @@ from distrlcc.errors import DistrlccError, GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import guard
 from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
-from distrlcc.parallel.interface import (
-    LOOPBACK,
-    interface_towards,
-    is_loopback,
-    listen,
-    resolve,
-)
+from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_loopback, listen, resolve
 from distrlcc.parallel.membership import serve_lighthouse
 from distrlcc.parallel.rank_spec import RankSpec
 
@@ -247,8 +241,7 @@ class RunWatch:
         """Enter the context to begin; a run that is ``bound`` to its master ends with it."""
         self.over = threading.Event()
         """Set once the run has ended, was started again, or its master is gone for good."""
-        self.lost = False
-        """Whether a bound run is over because its master is gone."""
+        self.lost = False  # whether a bound run is over because its master is gone
         self.answered = self.heard = time.monotonic()
         """When the master last answered; on node 0, when another machine's watch last asked."""
         self._left = threading.Event()

@@ -33,8 +33,7 @@ _UNFINISHED, _UNFINISHED_OF_HOST, _DIALS = 256, 32, 16
 """Connections that have not proved yet that they know the token: of all, of one host; own ones."""
 _BUFFER = 1 << 15
 """Bytes that asyncio sets aside for each connection, 256 kB by itself: 64 MB for strangers."""
-_EARLY = 1 << 16
-"""Bytes that wait for the other end to be there."""
+_EARLY = 1 << 16  # bytes that wait for the other end to be there
 _FOUND, _ABSENT = b"+", b"-"
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -55,10 +54,8 @@ class Answer(msgspec.Struct, forbid_unknown_fields=True):
     """The loopback port that leads to what was asked for, or why none does."""
 
     port: int = 0
-    gateway: str = ""
-    """Where others reach this machine's tunnel, as address:port."""
-    problem: str = ""
-    """``refused``, ``token``, ``stranger`` or ``unreachable``."""
+    gateway: str = ""  # where others reach this machine's tunnel, as address:port
+    problem: str = ""  # ``refused``, ``token``, ``stranger`` or ``unreachable``
     text: str = ""
 
 
@@ -190,8 +187,7 @@ class _Server:
         """Loopback ports and Unix sockets of this machine's processes."""
         self._unfinished: dict[str, dict[asyncio.Task[None], None]] = {}
         """Of each host, oldest first: connections that have not proved yet to know the token."""
-        self._ways: dict[tuple[str, int, str], int] = {}
-        """Loopback ports that lead to services."""
+        self._ways: dict[tuple[str, int, str], int] = {}  # loopback ports that lead to services
         self._turns: dict[tuple[str, int], asyncio.Semaphore] = {}
         self._tasks = set[asyncio.Task[None]]()
 

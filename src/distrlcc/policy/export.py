@@ -101,7 +101,6 @@ def onnx_model(policy: PolicyFile) -> "onnx.ModelProto":
     graph = helper.make_graph(nodes, "policy", inputs, outputs, constants)
     opset = [helper.make_opsetid("", _OPSET)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="distrlcc")
-    said = {"spec": json.dumps(asdict(spec)), "acting": policy.acting}
-    helper.set_model_props(model, said)
+    helper.set_model_props(model, {"spec": json.dumps(asdict(spec)), "acting": policy.acting})
     checker.check_model(model)
     return model

@@ -32,34 +32,25 @@ class Experiment:
     page: str = ""  # its page in the documentation, if not that of its name
 
 
+_PREFERRED = tuple(
+    Benchmark(one.suite, one.peers if prefer == 0.5 else (), one.links, prefer=prefer)
+    for one in OPEN
+    for prefer in (0.0, 0.25, 0.5, 0.75, 1.0)
+)
 _COLLECT = "collect oracle --recipe gail --steps 500000 --out FOLDER/data"
+_GAIL = "train gail --set gail.demonstrations=FOLDER/data"
+_DAGGER = "train imitation --set max_seconds=0 total_steps=4000000"
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         Experiment("indigo", "train indigo", (GRID, RANDOM)),
         Experiment("distrlcc", "train distrlcc", (GRID, RANDOM)),
-        Experiment(
-            "gail",
-            "train gail --set gail.demonstrations=FOLDER/data",
-            OPEN,
-            f"{_COLLECT} --disturb 0",
-            blind=True,
-        ),
+        Experiment("gail", _GAIL, OPEN, f"{_COLLECT} --disturb 0", blind=True),
         Experiment("cloning", "imitate FOLDER/data", OPEN, _COLLECT, page="gail"),
-        Experiment(
-            "dagger", "train imitation --set max_seconds=0 total_steps=4000000", OPEN, page="gail"
-        ),
+        Experiment("dagger", _DAGGER, OPEN, page="gail"),
         Experiment("aurora", "train aurora", (Benchmark("aurora"), RANDOM)),
         Experiment("genet", "train genet", (Benchmark("genet"), RANDOM)),
-        Experiment(
-            "preference",
-            "train preference",
-            tuple(
-                Benchmark(one.suite, one.peers if prefer == 0.5 else (), one.links, prefer=prefer)
-                for one in OPEN
-                for prefer in (0.0, 0.25, 0.5, 0.75, 1.0)
-            ),
-        ),
+        Experiment("preference", "train preference", _PREFERRED),
         Experiment("one", "train one", (*OPEN, CHANGES, *HARD, *SHARED, *FLOWS)),
     )
 }

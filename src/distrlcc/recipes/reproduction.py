@@ -34,8 +34,7 @@ class SeedRun:
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        text = json.dumps(plain(asdict(self)), indent=1, allow_nan=False)
-        write_atomically(path, text.encode())
+        write_atomically(path, json.dumps(plain(asdict(self)), indent=1, allow_nan=False).encode())
 
 
 def _scoring(name: str, benchmark: Benchmark) -> str:
@@ -119,11 +118,8 @@ class Reproduction:
                 run.cpu_seconds += process_time() - begin
                 run.save(kept)
         # What was not scored yet, or by other metrics.
-        missing = [
-            b
-            for b in self.experiment.benchmarks
-            if set(run.scores.get(b.label, {})) != set(b.metrics)
-        ]
+        benchmarks, scored = self.experiment.benchmarks, run.scores
+        missing = [b for b in benchmarks if set(scored.get(b.label, {})) != set(b.metrics)]
         for b in self.progress(missing, lambda b: _scoring(place.name, b)):
             run.scores[b.label] = b.means(contender_from_file(str(place), b.prefer))
         run.save(kept)

@@ -76,30 +76,25 @@ def _suite(suite: str, rows: Rows) -> tuple[list[Metric], list[list[str]]]:
     keys = list(first.scores[label])
     metrics = [known_metric(key, keys) for key in keys]
     # The recipes' means with intervals, then the schemes' on the same links, each the best first.
-    recipes = [
-        (
-            f"**{row.recipe}**{_parts(label)[1]}",
-            [(row.mean(label, key), row.half_width(label, key)) for key in keys],
-        )
-        for row, label in chosen
-    ] + [
-        (f"**{row.recipe}**, shipped", [(row.of_shipped(label, key), math.nan) for key in keys])
-        for row, label in chosen
-        if row.refined
-    ]
+    recipes = []
+    for row, label in chosen:
+        means = [(row.mean(label, key), row.half_width(label, key)) for key in keys]
+        recipes.append((f"**{row.recipe}**{_parts(label)[1]}", means))
+        if row.refined:
+            means = [(row.of_shipped(label, key), math.nan) for key in keys]
+            recipes.append((f"**{row.recipe}**, shipped", means))
     peers = {name: it for row, label in chosen for name, it in row.peers.get(label, {}).items()}
     schemes = [
         (shown(name), [(scores.get(key, math.nan), math.nan) for key in keys])
         for name, scores in peers.items()
     ]
     sign = 1 if metrics[0].better == "lower" else -1
-    return metrics, [
-        [name, *(_cell(m, *pair) for m, pair in zip(metrics, figures, strict=True))]
-        for lines in (recipes, schemes)
-        for name, figures in sorted(
-            lines, key=lambda line: (math.isnan(line[1][0][0]), sign * line[1][0][0])
-        )
-    ]
+    found = []
+    for lines in (recipes, schemes):
+        lines.sort(key=lambda line: (math.isnan(line[1][0][0]), sign * line[1][0][0]))
+        for name, figures in lines:
+            found.append([name, *map(_cell, metrics, *zip(*figures, strict=True))])
+    return metrics, found
 
 
 def _cell(of: Metric, mean: float, half: float) -> str:

@@ -199,8 +199,7 @@ class ResourcesConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "workers max_workers", 0)
-        cores = "worker_cpus worker_gpus learner_cpus learner_gpus"
-        check_fields(self, cores, 0, MAX_AMOUNT)
+        check_fields(self, "worker_cpus worker_gpus learner_cpus learner_gpus", 0, MAX_AMOUNT)
         if self.learner_gpus > 1.0:
             raise ConfigError(
                 f"learner_gpus is {self.learner_gpus}: expected at most 1; a learner "

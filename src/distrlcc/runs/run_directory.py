@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from distrlcc.config import flat, from_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, ConfigError, OutputError, reading, writing
-from distrlcc.files import (
-    refuse_links,
-    rename,
-    require_vacant,
-    temporary_path,
-    write_atomically,
-)
+from distrlcc.files import refuse_links, rename, require_vacant, temporary_path, write_atomically
 from distrlcc.plugins import portable
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint

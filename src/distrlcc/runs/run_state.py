@@ -316,9 +316,7 @@ def require_more(config: RunConfig | ImitateConfig, run: "RunDirectory") -> None
 
 
 def _plain(weights: Weights | None) -> dict[str, Any] | None:
-    if weights is None:
-        return None
-    return {"version": weights.version, "arrays": dict(weights.arrays)}
+    return None if weights is None else {"version": weights.version, "arrays": dict(weights.arrays)}
 
 
 def _weights(plain: dict[str, Any] | None) -> Weights | None:

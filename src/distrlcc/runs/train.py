@@ -30,8 +30,7 @@ class Agreed:
     metrics: dict[str, float]
     seconds: dict[str, float] = field(default_factory=dict)
     """Parts of the update's time that were not spent learning, s, by name."""
-    counts: Sequence[float] = ()
-    """Sums over ranks of `Source.counts`."""
+    counts: Sequence[float] = ()  # sums over ranks of `Source.counts`
     events: list[str] = field(default_factory=list)
     """Which ranks left and joined, and why the update was refused."""
     learned: bool = True  # whether anything was learned; else the update was refused and undone

@@ -191,8 +191,7 @@ def read_log(path: Path) -> Log:
         raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
     with reading(TraceError, f"{path}: cannot be read as a mahimahi log"):
         # Other line ends are part of a command line that stands in the header.
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
-        return _parse_log(path, text.split("\n"))
+        return _parse_log(path, path.read_bytes().decode("utf-8", "surrogateescape").split("\n"))
 
 
 def _parse_log(path: Path, lines: Sequence[str]) -> Log:

@@ -236,9 +236,7 @@ class QueueSpec:
             if self.kind == "codel":
                 return CoDel(first, second, *limits, on_drop, ecn)
             return PIE(first, second, unit, draw, *limits, ecn)
-        if self.kind == "drophead":
-            return DropHead(*limits)
-        return DropTail(*limits, self.mark)
+        return DropHead(*limits) if self.kind == "drophead" else DropTail(*limits, self.mark)
 
 
 def parse_queue(text: str) -> QueueSpec:

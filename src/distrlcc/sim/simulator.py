@@ -274,8 +274,7 @@ class Simulator:
         rules = self.aqm if self._with_aqm or logs else None
         given = (each is not None for each in (rules, schemes, ewmas, histograms))
         variant = "-".join(str(each) for each in (*given, logs))
-        kernel = _compiled_kernel(variant.lower())
-        self._kernel = kernel, rules, schemes, ewmas, histograms
+        self._kernel = _compiled_kernel(variant.lower()), rules, schemes, ewmas, histograms
         return self._kernel
 
     def _make_room(self, n: int) -> None:
@@ -442,8 +441,7 @@ def _move(arena: IntArray, first: int, last: int, old: int, new: int, size: int)
 
 
 def _enlarged(array: IntArray, length: int) -> IntArray:
-    rest = np.zeros((length - len(array), *array.shape[1:]), np.int64)
-    return np.concatenate([array, rest])
+    return np.concatenate([array, np.zeros((length - len(array), *array.shape[1:]), np.int64)])
 
 
 _PARTS = "queue rules", "schemes", "averages", "histograms", "a log"  # of a variant of the kernel

@@ -115,10 +115,7 @@ def population_page(
     with_values = ", ".join(f"{key} {short(value)}" for key, value in best.values.items())
     answer = f"Member {best.member} is best, at update {best.update}, with {with_values}."
     failed = [f"Member {member} failed: {why}" for member, why in sorted(failures.items())]
-    sections = [
-        Section("Members", [members, *notes, *failed]),
-        Section("Over updates", [chart]),
-    ]
+    sections = [Section("Members", [members, *notes, *failed]), Section("Over updates", [chart])]
     title, lead = f"{config.command} of {config.run.recipe}", "Means over held-out links"
     return Page(title, command, sections, lead, answer, tiles).html()
 

@@ -19,13 +19,10 @@ T = TypeVar("T")
 class Segment:
     """Values that a lineage trained with, from an update on."""
 
-    update: int
-    """Updates done before."""
-    member: int
-    """The member that trained."""
+    update: int  # updates done before
+    member: int  # the member that trained
     values: dict[str, Value]
-    steps: int = 0
-    """Environment steps done before."""
+    steps: int = 0  # environment steps done before
 
 
 @dataclass(frozen=True)
@@ -33,25 +30,17 @@ class Report:
     """A member's score after some updates."""
 
     member: int
-    update: int
-    """Updates behind the weights, those of the members that it descends from included."""
+    update: int  # updates behind the weights, those of the members that it descends from included
     steps: int
-    score: float
-    """The metric that members are compared by."""
-    reward: float
-    """Mean reward per step on held-out links."""
+    score: float  # the metric that members are compared by
+    reward: float  # mean reward per step on held-out links
     utilisation: float
-    queueing_delay: float
-    """In base RTTs."""
+    queueing_delay: float  # in base RTTs
     loss: float
-    acting: Acting
-    """``argmax`` or ``sample``: whichever had the greater reward."""
-    seconds: float
-    """Time that its lineage trained, s."""
-    schedule: tuple[Segment, ...]
-    """Values from the first update on; the last are the present ones."""
-    attempt: int = 0
-    """Times that the tuner was resumed before."""
+    acting: Acting  # ``argmax`` or ``sample``: whichever had the greater reward
+    seconds: float  # time that its lineage trained, s
+    schedule: tuple[Segment, ...]  # values from the first update on; the last are the present ones
+    attempt: int = 0  # times that the tuner was resumed before
 
     @property
     def values(self) -> dict[str, Value]:
@@ -63,8 +52,7 @@ class Report:
 class Copy:
     """A copy that population-based training decided on; times are in its ``time_attr``."""
 
-    member: int
-    """The member that was among the worst."""
+    member: int  # the member that was among the worst
     time: float
     donor: int | None = None
     """The member whose checkpoint it took; None: the one that was drawn had none yet."""
