@@ -361,22 +361,23 @@ def run_launched(
 def _launched_spec(
     config: RunConfig, group: GroupOptions, environment: Mapping[str, str]
 ) -> tuple[RankSpec, Master | None, Any]:
-    """Return this rank's spec; on rank 0 the master that it serves; and torchrun's store.
+    """Return this rank's spec; on rank 0 the master that it serves; and the launcher's store.
 
-    The others find the master's address in torchrun's own store. That outlives a restart, and
+    The others find the master's address in the launcher's store. That outlives a restart, and
     agents count restarts differently, so rank 0 counts them there, and the others try addresses
     until one answers: that of the attempt before belongs to a process that is gone. Raises
-    ConfigError if there is no such interface, or no route; GroupError if torchrun's store or rank 0
-    does not answer.
+    ConfigError if there is no such interface, or no route; GroupError if that store or rank 0 does
+    not answer.
     """
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     slot, master = int(environment["RANK"]), None
+    # Without an agent that serves the store, rank 0 does.
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        # Without an agent that serves the store, rank 0 does.
         store = TCPStore(
             address,
             port,
-            is_master=slot == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+            is_master=slot == 0 and not agent,
             wait_for_workers=False,
             timeout=timedelta(seconds=group.join_seconds),
         )
@@ -394,7 +395,7 @@ def _launched_spec(
         else:
             # Find it.
             deadline = time.monotonic() + group.join_seconds
-            source = "the place in torchrun's store where rank 0's address belongs"
+            source = "the place in the store where rank 0's address belongs"
             while True:
                 attempt, host, number = decode(store.get(_MASTER), _Told, source)
                 try:
@@ -406,9 +407,12 @@ def _launched_spec(
                         raise NoGroupError(line) from None
                 time.sleep(limits().tick)
     except RuntimeError as error:
-        raise NoGroupError(
-            f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})"
-        ) from None
+        told = f"the store at MASTER_ADDR:MASTER_PORT, {address}:{port}, does not answer"
+        if not agent:
+            told = f"rank 0's store at {address}:{port} does not answer: start rank 0, and give all"
+            told = told if slot else f"cannot serve the ranks at {address}:{port}: give all"
+            told += " ranks rank 0's own MASTER_ADDR and a MASTER_PORT that nothing else has"
+        raise NoGroupError(f"{told} ({str(error).splitlines()[0]})") from None
     local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
     place = RankSpec(host, number, slot, size, attempt=attempt)
     return rank_spec(place, config, replace(group, elastic=False), local), master, store
