@@ -139,18 +139,22 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rank", "busy", "said"),
-    [("0", True, "cannot serve the ranks at"), ("1", False, "rank 0's store at")],
+    ("rank", "there", "said"),
+    [
+        ("0", "a silent one", "cannot serve the ranks at"),
+        ("1", "nothing", "rank 0's store at"),
+        ("1", "a silent one", "rank 0's store at"),
+    ],
 )
-def test_a_master_that_cannot_be_is_named(rank: str, busy: bool, said: str, tmp_path: Path) -> None:
+def test_a_master_that_cannot_be_is_named(rank: str, there: str, said: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        if not busy:
+        if there == "nothing":
             other.close()
-        command = [*_words(tmp_path / "run", 1), "--join-timeout", "2"]
+        own = {"MASTER_PORT": port, "RANK": rank, "DISTRLCC_LIMITS": "call=1"}
         done = subprocess.run(
-            [sys.executable, *command],
-            env=os.environ | FOUR | {"MASTER_PORT": port, "RANK": rank},
+            [sys.executable, *_words(tmp_path / "run", 1), "--join-timeout", "2"],
+            env=os.environ | FOUR | own,
             capture_output=True,
             text=True,
             timeout=200,

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +29,7 @@ from distrlcc.parallel.interface import LOOPBACK, check_place, interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master, TCPStore, open_tunnel
+from distrlcc.parallel.store import Master, open_store, open_tunnel
 from distrlcc.parallel.tunnel import Port
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.identity import identity
@@ -374,13 +373,8 @@ def _launched_spec(
     # Without an agent that serves the store, rank 0 does.
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        store = TCPStore(
-            address,
-            port,
-            is_master=slot == 0 and not agent,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=group.join_seconds),
-        )
+        serves = slot == 0 and not agent
+        store = open_store(address, port, group.join_seconds, serves=serves)
         if slot == 0:
             # Serve the master of this attempt.
             attempt = int(store.add(_STARTS, 1)) - 1
