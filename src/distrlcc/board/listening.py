@@ -5,32 +5,27 @@ this server's gets nothing.
 """
 
 import ipaddress
+import os
 import socket
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 from distrlcc.errors import ConfigError
 
 
 def listening(host: str, port: int, flag: str) -> socket.socket:
     """Return a socket that listens; raises ConfigError in one line where it cannot."""
+    six = ":" in host
+    family, both = socket.AF_INET6 if six else socket.AF_INET, six and socket.has_dualstack_ipv6()
     try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-            0
-        ]
-    except (OSError, UnicodeError):
-        raise ConfigError(f"{flag} {host}: no such address; expected one of this machine") from None
-    sock = socket.socket(family, kind, number)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(64)
-    except OSError as error:
-        sock.close()
+        return socket.create_server((host, port), family=family, backlog=64, dualstack_ipv6=both)
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", 0) or 0  # the resolver's are below 0
+        why = os.strerror(number) if number > 0 else "no such address"
         raise ConfigError(
-            f"cannot listen on {in_url(host, port)}: {error.strerror}; take another port (0 finds "
-            f"a free one), or another address with {flag}"
+            f"cannot listen on {in_url(host, port)}: {why}; take another port (0 finds a free "
+            f"one), or another address with {flag}"
         ) from None
-    return sock
 
 
 def in_url(host: str, port: int) -> str:
@@ -51,14 +46,15 @@ def asked_for(given: str, host: str, port: int) -> bool:
     """
     bound = _address(host)
     for_all = bound is not None and bound.is_unspecified
-    names = {host, *(("localhost", "127.0.0.1", "::1") if for_all or is_own(host) else ())}
-    name, _, asked = given.rpartition(":") if ":" in given.rpartition("]")[2] else (given, "", "80")
-    if asked != str(port):
-        return False
-    name = name.removeprefix("[").removesuffix("]")
-    if for_all:
-        names |= {socket.gethostname(), socket.getfqdn()}
-    return name in names or (for_all and _address(name) is not None)
+    names = {host} | ({socket.gethostname(), socket.getfqdn()} if for_all else set())
+    if for_all or is_own(host):
+        names |= {"localhost", "127.0.0.1", "::1"}
+    with suppress(ValueError):  # of a port
+        asked = urlsplit(f"//{given}")
+        name = asked.hostname or ""
+        known = name in {each.lower() for each in names} or (for_all and _address(name) is not None)
+        return known and (asked.port or 80) == port and "@" not in given
+    return False
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

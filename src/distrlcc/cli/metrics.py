@@ -66,8 +66,6 @@ def run(args: Namespace) -> int:
             pass
 
     class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
         def handle_error(self, *_: object) -> None:
             pass  # whoever asked is gone
 
@@ -111,9 +109,7 @@ def _newest(path: Path) -> dict[str, Any]:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
         lines = file.read().splitlines(keepends=True)
     figures: dict[str, Any] = {}
-    for line in lines:
-        with suppress(
-            ValueError, TypeError, RecursionError
-        ):  # the first may be cut, the last half written
+    for line in lines:  # the first may be cut, the last half written
+        with suppress(ValueError, TypeError, RecursionError):
             figures |= json.loads(line)
     return figures
