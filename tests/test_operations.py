@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import os
@@ -164,6 +165,28 @@ def test_figures_of_runs_are_served(runs: Path) -> None:
         process.send_signal(signal.SIGTERM)
         said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (143, "")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "[::1]", "localhost"])
+def test_metrics_are_not_for_pages_elsewhere(listen: str, runs: Path) -> None:
+    process, said = _started("metrics", "--listen", f"{listen}:0")
+    try:
+        port = int(said.split()[1].rpartition(":")[2].partition("/")[0])
+        asked = {f"{name}:{port}": 200 for name in (listen, "localhost", "127.0.0.1", "[::1]")}
+        # A page's own name may lead here (DNS rebinding); an address is nobody else's.
+        asked |= {f"evil.example:{port}": 403, "evil.example": 403, "": 403, "localhost": 403}
+        asked |= {f"localhost.evil.example:{port}": 403, f"localhost:{port}.evil.example": 403}
+        asked |= {f"{name}:{port}": 200 if listen == "0.0.0.0" else 403 for name in ("192.0.2.7",)}
+        for host, expected in asked.items():
+            link = http.client.HTTPConnection(listen.strip("[]"), port, timeout=30)
+            link.request("GET", "/metrics", headers={"Host": host})
+            answer = link.getresponse()
+            assert (host, answer.status) == (host, expected)
+            assert ("distrlcc_run" in answer.read().decode()) == (expected == 200)
+            link.close()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
 
 
 def test_metrics_once_and_bad_places(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -245,7 +245,7 @@ def test_a_busy_port_and_a_wrong_folder_are_one_line(tmp_path: Path) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         for words, said in (
-            ((str(tmp_path), "--port", port), "take another --port"),
+            ((str(tmp_path), "--port", port), "take another port"),
             ((str(tmp_path / "none"),), "no such folder"),
             ((f"file://{tmp_path}/none",), "holds no run"),
             (("floppy://a/b",), "unknown scheme"),

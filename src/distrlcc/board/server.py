@@ -8,7 +8,6 @@ file comes from a request: runs, policies and the page's files are found by thei
 
 import asyncio
 import hashlib
-import ipaddress
 import json
 import secrets
 import socket
@@ -30,6 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distrlcc import __version__
+from distrlcc.board.listening import asked_for
 from distrlcc.board.playground import (
     AXES,
     MEASURES,
@@ -81,9 +81,9 @@ _HEADERS = {
 class Guard:
     """Lets only those requests through that this page's own make; see the module."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str) -> None:
-        """Take the ``Host`` names that are this server's, and a token; empty: none is asked for."""
-        self._app, self._hosts, self._token = app, hosts, token
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
+        """Take where this server listens, and a token; empty: none is asked for."""
+        self._app, self._where, self._token = app, (host, port), token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or hand it on; each answer has the headers of safety."""
@@ -109,7 +109,7 @@ class Guard:
     def _refused(self, request: Request) -> str:
         """Say why a request is not for this page; empty: it is."""
         host = request.headers.get("host", "")
-        if host not in self._hosts:
+        if not asked_for(host, *self._where):
             return f"this server is not {host[:80]!r}"
         if self._token:
             given = request.query_params.get("token") or request.cookies.get("token", "")
@@ -339,7 +339,7 @@ def _reads(
     return endpoint
 
 
-def application(board: Board, hosts: frozenset[str], token: str = "") -> ASGIApp:
+def application(board: Board, host: str, port: int, token: str = "") -> ASGIApp:
     """Return the page's application; for the rest see `Guard`."""
 
     async def file(request: Request) -> Response:
@@ -362,37 +362,14 @@ def application(board: Board, hosts: frozenset[str], token: str = "") -> ASGIApp
     routes += [Route(f"/api/{name}", _reads(function)) for name, function in reads.items()]
     routes += [Route("/api/events", board.events)]
     routes += [Route("/api/trace", board.upload, methods=["POST"])]
-    return Guard(Starlette(routes=routes), hosts, token)
-
-
-def names_of(host: str, port: int) -> frozenset[str]:
-    """Return what a browser may call a server that listens at an address."""
-    names, for_all = {host}, False
-    with suppress(ValueError):
-        for_all = ipaddress.ip_address(host).is_unspecified
-    if for_all:
-        names |= {socket.gethostname(), socket.getfqdn()}
-        with suppress(OSError):
-            found = socket.getaddrinfo(socket.gethostname(), None)
-            names |= {str(each[4][0]) for each in found}
-    if for_all or is_own(host):
-        names |= {"localhost", "127.0.0.1", "::1"}
-    shown = {f"[{name}]" if ":" in name else name for name in names}
-    return frozenset(f"{name}:{port}" for name in shown) | (shown if port == 80 else set())
-
-
-def is_own(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
+    return Guard(Starlette(routes=routes), host, port, token)
 
 
 def serve(
     board: Board, sock: socket.socket, host: str, token: str, *, ready: Callable[[], None]
 ) -> int:
     """Serve until a signal, and return it; the socket listens already."""
-    app = application(board, names_of(host, sock.getsockname()[1]), token)
+    app = application(board, host, sock.getsockname()[1], token)
     config = uvicorn.Config(
         app,
         log_level="warning",

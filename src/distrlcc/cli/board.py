@@ -16,7 +16,6 @@ Flags:
 
 import os
 import secrets
-import socket
 import webbrowser
 from argparse import Namespace
 from contextlib import suppress
@@ -31,8 +30,9 @@ def run(args: Namespace) -> int:
     """Serve the page until Ctrl-C."""
     require("starlette", "uvicorn")
     from distrlcc.board.copies import Copies, own_folder
+    from distrlcc.board.listening import in_url, is_own, listening
     from distrlcc.board.runs import Runs
-    from distrlcc.board.server import Board, is_own, serve
+    from distrlcc.board.server import Board, serve
 
     urls = [name for name in dict.fromkeys(args.runs) if "://" in name]
     folders = [Path(name) for name in args.runs or ["runs"] if name not in urls]
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
     # A page must not take a training's time.
     with suppress(OSError):
         os.nice(10)
-    with _listening(args.host, args.port) as sock, own_folder() as own:
+    with listening(args.host, args.port, "--host") as sock, own_folder() as own:
         places = {own / f"storage-{number}": url for number, url in enumerate(urls)}
         for place, url in places.items():
             note(f"fetching what is shown from {url.partition('?')[0]} ...")
@@ -51,8 +51,7 @@ def run(args: Namespace) -> int:
         board = Board(Runs(folders, labels), own)
         host, port = args.host, sock.getsockname()[1]
         token = "" if is_own(host) else secrets.token_urlsafe(24)
-        shown = f"[{host}]" if ":" in host else host
-        where = f"http://{shown}:{port}/{f'?token={token}' if token else ''}"
+        where = f"http://{in_url(host, port)}/{f'?token={token}' if token else ''}"
 
         def ready() -> None:
             print(f"board: {where}   (Ctrl-C ends it)", flush=True)
@@ -61,28 +60,6 @@ def run(args: Namespace) -> int:
 
         heard = serve(board, sock, host, token, ready=ready)
     return 128 + heard if heard else 0
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises ConfigError in one line where it cannot."""
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-            0
-        ]
-    except (OSError, UnicodeError):
-        raise ConfigError(f"--host {host}: no such address; expected one of this machine") from None
-    sock = socket.socket(family, kind, number)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(64)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; take another --port (0 finds "
-            "a free one), or another --host"
-        ) from None
-    return sock
 
 
 def run_try(args: Namespace) -> int:

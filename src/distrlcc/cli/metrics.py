@@ -43,6 +43,7 @@ def run(args: Namespace) -> int:
     if args.once:
         print(read_runs(folders), end="")
         return 0
+    from distrlcc.board.listening import asked_for, in_url, listening
     from distrlcc.limits import limits
     from distrlcc.runs.stopper import Stopper
 
@@ -50,37 +51,37 @@ def run(args: Namespace) -> int:
         timeout = limits().call
 
         def do_GET(self) -> None:
-            known = self.path == "/metrics"
-            text = read_runs(folders) if known else "see /metrics\n"
-            self.send_response(200 if known else 404)
+            given = self.headers.get("Host", "")
+            status, text = 200, ""
+            if not asked_for(given, host, port):
+                status, text = 403, f"this server is not {given[:80]!r}; ask by its address\n"
+            elif self.path != "/metrics":
+                status, text = 404, "see /metrics\n"
+            self.send_response(status)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write((text or read_runs(folders)).encode())
 
         def log_message(self, *_: object) -> None:
             pass
 
     class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
         def handle_error(self, *_: object) -> None:
             pass  # whoever asked is gone
 
-    host, _, port = args.listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    host, _, number = args.listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not number.isdecimal() or int(number) > 65535:
         raise ConfigError(f"--listen {args.listen}: expected ADDR:PORT, as 127.0.0.1:9464")
-    try:
-        server = Server((host, int(port)), Handler)
-    except OSError as error:
-        why = error.strerror or error
-        raise ConfigError(
-            f"cannot listen on {args.listen} ({why}); give another --listen"
-        ) from None
+    server = Server((host, 0), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening(host, int(number), "--listen")
+    port = server.socket.getsockname()[1]
     if not _logs(folders):
         note("distrlcc: no run stands there yet; runs are shown once they are")
     with server, Stopper() as stopper:
         Thread(target=server.serve_forever, daemon=True).start()
-        print(f"metrics: http://{host}:{server.server_port}/metrics   (Ctrl-C ends it)", flush=True)
+        print(f"metrics: http://{in_url(host, port)}/metrics   (Ctrl-C ends it)", flush=True)
         while not stopper.signal:
             sleep(limits().tick)
         server.shutdown()
@@ -108,9 +109,7 @@ def _newest(path: Path) -> dict[str, Any]:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
         lines = file.read().splitlines(keepends=True)
     figures: dict[str, Any] = {}
-    for line in lines:
-        with suppress(
-            ValueError, TypeError, RecursionError
-        ):  # the first may be cut, the last half written
+    for line in lines:  # the first may be cut, the last half written
+        with suppress(ValueError, TypeError, RecursionError):
             figures |= json.loads(line)
     return figures

@@ -1,7 +1,7 @@
 """Which rank of how many a launcher of others has started this process as, by its environment.
 
 torchrun, Kubernetes' PyTorchJob and scripts set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-Slurm and Open MPI have names of their own for the first two, and leave the master to the user.
+Slurm and the MPIs have names of their own for the first two, and leave the master to the user.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,19 @@ from collections.abc import Mapping
 from distrlcc.errors import ConfigError
 
 _FOUR = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OTHERS = {
-    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"),
-    "mpirun": (
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        "OMPI_COMM_WORLD_RANK",
-    ),
-}
-"""Names of rank, count and rank on the machine, and what only a started task has."""
+_OTHERS = (
+    ("mpirun", *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "RANK"))),
+    ("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALRANKID"),
+    ("mpirun_rsh", *(f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "RANK"))),
+    ("jsrun", *(f"JSM_NAMESPACE_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "RANK"))),
+    ("flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_TASK_RANK"),
+    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"),
+    ("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_RANK"),
+)
+"""Launchers; their names of rank, count and rank on the machine; what only a started task has.
+
+srun starts the daemons of the MPIs before it, whose tasks inherit its numbers.
+"""
 
 
 def launched(environment: Mapping[str, str]) -> dict[str, str] | None:
@@ -26,7 +31,7 @@ def launched(environment: Mapping[str, str]) -> dict[str, str] | None:
     """
     found = {name: environment[name] for name in (*_FOUR, "LOCAL_RANK") if environment.get(name)}
     source = "the environment"
-    for launcher, (rank, size, local, started) in _OTHERS.items():
+    for launcher, rank, size, local, started in _OTHERS:
         if "RANK" not in found and "WORLD_SIZE" not in found and environment.get(started):
             if environment.get(size, "1") == "1":
                 continue
@@ -46,6 +51,8 @@ def launched(environment: Mapping[str, str]) -> dict[str, str] | None:
     for name in (*_FOUR[:2], _FOUR[3], "LOCAL_RANK"):
         if not found[name].isdecimal():
             raise ConfigError(f"{name} is {found[name]!r} in {source}: expected a whole number")
+    if not 0 < int(found["MASTER_PORT"]) < 1 << 16:
+        raise ConfigError(f"MASTER_PORT is {found['MASTER_PORT']} in {source}: expected 1 to 65535")
     if found["WORLD_SIZE"] == "1" and "TORCHELASTIC_RUN_ID" not in environment:
         return None
     if int(found["RANK"]) >= int(found["WORLD_SIZE"]):

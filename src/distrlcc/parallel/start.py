@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +23,7 @@ from distrlcc.parallel.interface import LOOPBACK, check_place, interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master, TCPStore, open_tunnel
+from distrlcc.parallel.store import Master, open_store, open_tunnel
 from distrlcc.parallel.tunnel import Port
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.identity import identity
@@ -349,25 +348,21 @@ def run_launched(
 def _launched_spec(
     config: RunConfig, group: GroupOptions, environment: Mapping[str, str]
 ) -> tuple[RankSpec, Master | None, Any]:
-    """Return this rank's spec; on rank 0 the master that it serves; and torchrun's store.
+    """Return this rank's spec; on rank 0 the master that it serves; and the launcher's store.
 
-    The others find the master's address in torchrun's own store. That outlives a restart, and
+    The others find the master's address in the launcher's store. That outlives a restart, and
     agents count restarts differently, so rank 0 counts them there, and the others try addresses
     until one answers: that of the attempt before belongs to a process that is gone. Raises
-    ConfigError if there is no such interface, or no route; GroupError if torchrun's store or rank 0
-    does not answer.
+    ConfigError if there is no such interface, or no route; GroupError if that store or rank 0 does
+    not answer.
     """
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     slot, master = int(environment["RANK"]), None
+    # Without an agent that serves the store, rank 0 does.
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        # Without an agent that serves the store, rank 0 does.
-        store = TCPStore(
-            address,
-            port,
-            is_master=slot == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-            wait_for_workers=False,
-            timeout=timedelta(seconds=group.join_seconds),
-        )
+        serves = slot == 0 and not agent
+        store = open_store(address, port, group.join_seconds, serves=serves)
         if slot == 0:
             # Serve the master of this attempt.
             attempt = int(store.add(_STARTS, 1)) - 1
@@ -382,7 +377,7 @@ def _launched_spec(
         else:
             # Find it.
             deadline = time.monotonic() + group.join_seconds
-            source = "the place in torchrun's store where rank 0's address belongs"
+            source = "the place in the store where rank 0's address belongs"
             while True:
                 attempt, host, number = decode(store.get(_MASTER), _Told, source)
                 try:
@@ -394,9 +389,12 @@ def _launched_spec(
                         raise NoGroupError(line) from None
                 time.sleep(limits().tick)
     except RuntimeError as error:
-        raise NoGroupError(
-            f"torchrun's store at {address}:{port} does not answer ({str(error).splitlines()[0]})"
-        ) from None
+        told = f"the store at MASTER_ADDR:MASTER_PORT, {address}:{port}, does not answer"
+        if not agent:
+            told = f"rank 0's store at {address}:{port} does not answer: start rank 0, and give all"
+            told = told if slot else f"cannot serve the ranks at {address}:{port}: give all"
+            told += " ranks rank 0's own MASTER_ADDR and a MASTER_PORT that nothing else has"
+        raise NoGroupError(f"{told} ({str(error).splitlines()[0]})") from None
     local, size = int(environment["LOCAL_RANK"]), int(environment["WORLD_SIZE"])
     place = RankSpec(host, number, slot, size, attempt=attempt)
     return rank_spec(place, config, replace(group, elastic=False), local), master, store

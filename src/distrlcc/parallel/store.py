@@ -144,33 +144,41 @@ def connect(spec: RankSpec, wait: float) -> Any:
     Raises ConfigError (see `reach`); GroupError (see `reach`; or what listens there is no store).
     """
     address, port = reach(spec, "store", wait)
-    # Open the store in a thread: a server of another kind may let torch wait forever.
-    opened: Future[Any] = Future()
-    limit = timedelta(seconds=limits().call)
+    try:
+        return open_store(address, port, limits().call)
+    except RuntimeError as error:
+        raise NoGroupError(not_a_master(f"{spec.address}:{spec.port}", str(error))) from None
 
-    def open_store() -> None:
+
+def open_store(address: str, port: int, seconds: float, *, serves: bool = False) -> Any:
+    """Return a store's client, or its server, whose calls wait for some time, s.
+
+    Raises RuntimeError (what torch says; or nothing is answered).
+    """
+    # Open it in a thread: a server of another kind may let torch wait forever.
+    opened: Future[Any] = Future()
+    limit = timedelta(seconds=seconds)
+
+    def ask() -> None:
         try:
-            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+            store = TCPStore(address, port, is_master=serves, wait_for_workers=False, timeout=limit)
             opened.set_result(store)
         except RuntimeError as error:
             opened.set_exception(error)
 
     before = sockets_to(port)
-    thread = threading.Thread(target=open_store, daemon=True)
+    thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    where = f"{spec.address}:{spec.port}"
     try:
-        return opened.result(2 * limits().call)
-    except RuntimeError as error:
-        raise NoGroupError(not_a_master(where, str(error))) from None
+        return opened.result(seconds + limits().call)
     except TimeoutError:
         # A thread that is still in torch would abort this process at its end.
         for number in sockets_to(port) - before:
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
                 line.shutdown(socket.SHUT_RDWR)
         thread.join(limits().call)
-        reason = f"or it stands still: no answer for {2 * limits().call:g} s"
-        raise NoGroupError(not_a_master(where, reason)) from None
+        waited = seconds + limits().call
+        raise RuntimeError(f"or it stands still: no answer for {waited:g} s") from None
 
 
 def sockets_to(port: int) -> set[int]:
