@@ -100,8 +100,8 @@ def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:
     chance, above = rng.random(), int(np.exp(rng.uniform(0, 5)))
     if link.aqm is not None and chance < 0.5:
         link = replace(link, aqm=f"{link.aqm},ecn=1")
-    elif queue.kind == "droptail" and chance < 0.2:
-        aqm = f"droptail:{queue.arguments},mark={above}"
+    elif queue.kind == "droptail" and chance < 0.2 and queue.packets != 1:
+        aqm = f"droptail:{queue.arguments},mark={min(above, (queue.packets or above + 1) - 1)}"
         link = replace(link, queue_packets=None, queue_bytes=None, aqm=aqm)
     flows = tuple(replace(flow, ecn=bool(rng.random() < 0.6)) for flow in scenario.flows)
     return replace(scenario, link=link, flows=flows)
@@ -176,6 +176,8 @@ def _random_queue(rng: np.random.Generator, even: bool, depth: int) -> dict[str,
     if rng.random() < 0.3:
         times = choose(1, 30), choose(2, 120)
         codel = bool(rng.random() < 0.6)
+        if codel:
+            times = times[0], max(times[1], times[0] + 1)
         names = ("target", "interval") if codel else ("qdelay_ref", "max_burst")
         given = ",".join(f"{k}={v}" for k, v in zip(names, times, strict=True))
         kind = "codel" if codel else "pie"
