@@ -121,12 +121,32 @@ def test_each_is_answered_with_ours(project: str) -> None:
             assert f"it is {plain(ours)}" in line
 
 
-@pytest.mark.parametrize("name", [name for _, name, _ in NAMES if name.endswith(".py")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for _, name, _ in NAMES if name.endswith(".py")),
+        *(name.removesuffix(".py") for _, name, _ in NAMES if name.startswith("run_s")),
+        *("pccclient", "pccserver", "ditask", "ding"),
+        *(name for project, name, _ in NAMES if project == "ray"),
+    ],
+)
 def test_scripts_are_commands_of_ours(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--gpu", "0"]) == 2
     line = capsys.readouterr().err
-    assert f"unknown command '{name}': as " in line
-    assert any(plain(ours) in line for _, theirs, ours in NAMES if theirs == name)
+    assert f"unknown command '{name}': " in line
+    assert any(plain(ours) in line for _, theirs, ours in NAMES if theirs in (name, f"{name}.py"))
+
+
+def test_a_port_that_stands_alone_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["send", "127.0.0.1", "9000"]) == 2
+    assert "receiver 127.0.0.1 9000: expected 127.0.0.1:9000" in capsys.readouterr().err
+
+
+def test_flags_of_torchrun_are_real() -> None:
+    from torch.distributed.run import get_args_parser
+
+    flags = {flag for action in get_args_parser()._actions for flag in action.option_strings}
+    assert theirs("torchrun") <= {flag.lstrip("-").replace("-", "_") for flag in flags}
 
 
 def test_points_lead_to_the_schedule_and_none_does_not_clip(tmp_path: Path) -> None:

@@ -181,6 +181,8 @@ def unknown_name(
     # A name that was put in the wrong place; else another project's, or one with a slip, or both.
     found = [each for each in folded if each.rpartition(".")[2].replace("-", "_") == last]
     here = "" if found or kind not in ("key", "setting", "command") else here_for(name)
+    if kind == "command" and not here:
+        here = here_for(f"{name}.py")
     least = 0.85 if here else 0.5
     found = found or difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=least)
     near = [within + folded[each] for each in found]

@@ -152,6 +152,9 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
 
     if args.cwnd is not None and args.sender != "fixed":
         raise ConfigError("--cwnd is for the scheme fixed")
+    if args.sender.isdecimal():
+        given = f"{args.receiver} {args.sender}"
+        raise ConfigError(f"receiver {given}: expected {args.receiver}:{args.sender}")
     contender = contender_named(args.sender, prefer=args.prefer)
     if args.always and not contender.learned:
         raise ConfigError(f"{contender.name} is a scheme: --always is for a policy")
