@@ -34,11 +34,11 @@ from distrlcc.cli.output import emit_json
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import KernelError, LinkError
 from distrlcc.limits import limits
-from distrlcc.net import emulated_world, kernel_world
-from distrlcc.net.emulated_world import WorldProcess
 from distrlcc.net.flow_record import Sent
 from distrlcc.net.sending import Request, send
 from distrlcc.net.udp_socket import resolve
+from distrlcc.net.worlds import emulated_world, kernel_world
+from distrlcc.net.worlds.emulated_world import WorldProcess
 from distrlcc.processes import die_with_parent, run_soon
 from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Link, Scenario
@@ -192,7 +192,7 @@ def emulated(mbps: float, seconds: float) -> Figures:
 
 def tcp_rate(seconds: float) -> Figures:
     """Return what one CUBIC flow gets over an emulated link that hardly limits it, Mbit/s."""
-    tcp = f"{sys.executable} -m distrlcc.net.tcp_flow"
+    tcp = f"{sys.executable} -m distrlcc.net.kernel.tcp_flow"
     link = ["emulate", "--up", "10000", "--down", "10000", "--outside"]
     outer = f"sh -c 'exec {tcp} sink $MAHIMAHI_BASE 4730 120'"
     inner = ["sh", "-c", f"exec {tcp} send $MAHIMAHI_BASE 4730 cubic {seconds:g}"]

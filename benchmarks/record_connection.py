@@ -13,8 +13,8 @@ from socket import socket
 
 import numpy as np
 
-from distrlcc.net import bpf
-from distrlcc.net.tcp_flow import send
+from distrlcc.net.kernel import bpf
+from distrlcc.net.kernel.tcp_flow import send
 from distrlcc.policy.kernel_layout import CONNECTION
 
 

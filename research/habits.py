@@ -39,7 +39,7 @@ from distrlcc.evaluation.kernel_policy import registered
 from distrlcc.evaluation.looks import BACKGROUND, INK
 from distrlcc.files import write_atomically
 from distrlcc.limits import limits
-from distrlcc.net.link_config import uplink
+from distrlcc.net.emulator.link_config import uplink
 from distrlcc.policy.kernel_layout import ONE, SPACES
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.sim.scenario import Flow, Link, Scenario
@@ -126,7 +126,7 @@ def measure(contender: Contender, scenario: Scenario) -> dict[str, Seen]:
 
 def _in_kernel(contender: Contender, folder: Path, seconds: float) -> Seen:
     file, words = folder / "kernel.npy", [sys.executable, "-m"]
-    sink = shlex.join([*words, "distrlcc.net.tcp_flow", "sink"])
+    sink = shlex.join([*words, "distrlcc.net.kernel.tcp_flow", "sink"])
     link = [*words, "distrlcc", "emulate", "--scenario", str(folder / "link.toml")]
     outside = f"sh -c 'exec {sink} $MAHIMAHI_BASE {_PORT} {seconds + limits().join:g}'"
     with registered([contender]) as (control,):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from distrlcc.net import kernel_tcp
-from distrlcc.net.kernel_trial import Trial
+from distrlcc.net.kernel import tcp as kernel_tcp
+from distrlcc.net.kernel.trial import Trial
 from distrlcc.policy.quantise import follower
 from distrlcc.runs.stopper import Stopper
 from tests import hosts, warm

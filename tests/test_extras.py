@@ -15,7 +15,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError
 from distrlcc.extras import install_command, missing, require
-from distrlcc.net.namespace import is_privileged
+from distrlcc.net.emulator.namespace import is_privileged
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

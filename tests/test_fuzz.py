@@ -37,7 +37,7 @@ from distrlcc.data.reader import StoredData
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import make_vector_env
 from distrlcc.errors import DistrlccError
-from distrlcc.net.link_log import ports
+from distrlcc.net.emulator.link_log import ports
 from distrlcc.net.receiving import ReceiveServer
 from distrlcc.parallel.admission import Identity, decode
 from distrlcc.parallel.decentralized import ElasticGroup

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.net.namespace import is_privileged
+from distrlcc.net.emulator.namespace import is_privileged
 
 ROOT = Path(__file__).parents[1]
 MOST_MB = 350

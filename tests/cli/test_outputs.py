@@ -10,7 +10,7 @@ import pytest
 
 from distrlcc.cli.main import COMMANDS, GROUPS, find, main
 from distrlcc.files import require_output, write_output
-from distrlcc.net.link_log import LinkLog
+from distrlcc.net.emulator.link_log import LinkLog
 
 INPUTS = {"--hosts", "--nodes", "--trace", "--scenario", "--autoscaling-config"}
 """Files that are read."""

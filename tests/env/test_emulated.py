@@ -17,7 +17,7 @@ from distrlcc.env.config import EnvConfig
 from distrlcc.env.emulated import EmulatedBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import CheckpointError, KernelError
-from distrlcc.net.kernel_world import require_world
+from distrlcc.net.worlds.kernel_world import require_world
 from distrlcc.sim.scenario import Flow, Link, Scenario
 
 pytestmark = pytest.mark.net

@@ -21,7 +21,7 @@ from distrlcc.evaluation.contender import (
 )
 from distrlcc.evaluation.fairness import run_shared
 from distrlcc.evaluation.recovery import recovery_times
-from distrlcc.net import tcp_flow
+from distrlcc.net.kernel import tcp_flow
 from distrlcc.policy.policy_file import Acting, PolicyFile, load_policy, save_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.recipes.registry import recipe

@@ -36,7 +36,7 @@ from distrlcc.evaluation.emulated import (
 from distrlcc.evaluation.report import comparison_page
 from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, SchemeScores, Series
 from distrlcc.evaluation.sim_to_real import compare
-from distrlcc.net.tcp_flow import send, sink
+from distrlcc.net.kernel.tcp_flow import send, sink
 from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 

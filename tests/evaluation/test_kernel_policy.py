@@ -6,7 +6,7 @@ import pytest
 
 from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.evaluation.kernel_policy import kernel_policy, same_action
-from distrlcc.net.kernel_trial import Trial
+from distrlcc.net.kernel.trial import Trial
 from distrlcc.sim.suites import load_suite
 
 SUITES = ("random", "dynamic", "cellular", "shared-4")

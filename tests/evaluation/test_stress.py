@@ -36,7 +36,7 @@ from distrlcc.evaluation.space import (
 )
 from distrlcc.evaluation.stress import PROPERTIES, Judge
 from distrlcc.evaluation.stress_map import point_at
-from distrlcc.net.link_config import load_scenario
+from distrlcc.net.emulator.link_config import load_scenario
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.suites import load_suite
 from distrlcc.types import FloatArray

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.net.namespace import is_privileged
+from distrlcc.net.emulator.namespace import is_privileged
 
 SOURCE = Path(__file__).parents[2] / "src"
 NO_TUN = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")

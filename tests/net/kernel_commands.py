@@ -16,9 +16,9 @@ import pytest
 
 from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.evaluation.kernel_policy import kernel_policy
-from distrlcc.net import kernel_tcp
-from distrlcc.net.namespace import enable_loopback, is_privileged, new_network
-from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.net.emulator.namespace import enable_loopback, is_privileged, new_network
+from distrlcc.net.kernel import tcp as kernel_tcp
+from distrlcc.net.kernel.tcp_flow import kernel_controls
 
 LOAD = (sys.executable, "-m", "distrlcc", "kernel")
 

@@ -1,7 +1,7 @@
 import itertools
 from ipaddress import IPv4Network
 
-from distrlcc.net.device import free_blocks, parse_routes, rested
+from distrlcc.net.emulator.device import free_blocks, parse_routes, rested
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0

@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from distrlcc.errors import LinkError
-from distrlcc.net.command_group import Part, run_group, wait_for_start
+from distrlcc.net.emulator.command_group import Part, run_group, wait_for_start
 from distrlcc.processes import find_process
 from tests.hosts import wait_until
 
 SENDER = """
 import sys, time
 from pathlib import Path
-from distrlcc.net.command_group import wait_for_start
+from distrlcc.net.emulator.command_group import wait_for_start
 time.sleep({slow})
 wait_for_start(sys.stdout)
 Path({path!r}).write_text(str(time.monotonic()))
@@ -90,7 +90,7 @@ def test_all_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
     parts = [_python("stays", _staying(tmp_path / "pid"))]
     (tmp_path / "parts.json").write_bytes(msgspec.json.encode(parts))
     process = subprocess.Popen(
-        [sys.executable, "-m", "distrlcc.net.command_group", str(tmp_path / "parts.json")]
+        [sys.executable, "-m", "distrlcc.net.emulator.command_group", str(tmp_path / "parts.json")]
     )
     pid = tmp_path / "pid"
     wait_until(lambda: pid.exists() and pid.read_text() != "", 30.0, "the command's start")

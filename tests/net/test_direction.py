@@ -10,8 +10,8 @@ import pytest
 
 from distrlcc.config import from_toml
 from distrlcc.errors import ConfigError
-from distrlcc.net.direction import MILLISECOND, Direction
-from distrlcc.net.link_config import (
+from distrlcc.net.emulator.direction import MILLISECOND, Direction
+from distrlcc.net.emulator.link_config import (
     DirectionConfig,
     LinkChange,
     direction,
@@ -19,7 +19,7 @@ from distrlcc.net.link_config import (
     opportunities,
     uplink,
 )
-from distrlcc.net.link_log import LinkLog
+from distrlcc.net.emulator.link_log import LinkLog
 from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import QueueSpec, parse_queue
 from distrlcc.sim.scenario import JITTERS, Change, JitterKind, Link, Scenario, parse_jitter

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from distrlcc.errors import ConfigError
-from distrlcc.net.emulated_link import EmulatedLink
+from distrlcc.net.worlds.emulated_link import EmulatedLink
 from distrlcc.sim.reference import Reference
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.simulator import Simulator

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import ConfigError, LinkError
-from distrlcc.net.emulated_world import EmulatedWorld, StepResult, WorldProcess
-from distrlcc.net.flows import DATAGRAM_BYTES, RelayLink, Timers
 from distrlcc.net.udp_socket import UdpSocket
+from distrlcc.net.worlds.emulated_world import EmulatedWorld, StepResult, WorldProcess
+from distrlcc.net.worlds.flows import DATAGRAM_BYTES, RelayLink, Timers
 from distrlcc.processes import find_process
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.transport import wire
@@ -215,7 +215,7 @@ def test_an_ack_to_a_closed_port_is_ignored() -> None:
 def test_the_links_end_with_their_owner() -> None:
     program = (
         "import sys, time, numpy as np\n"
-        "from distrlcc.net.emulated_world import WorldProcess\n"
+        "from distrlcc.net.worlds.emulated_world import WorldProcess\n"
         "from distrlcc.sim.scenario import Link, Scenario\n"
         "world = WorldProcess(1)\n"
         "world.load(0, Scenario('x', Link(rate_mbps=12.0)))\n"

@@ -13,7 +13,7 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.kernel_policy import same_action
-from distrlcc.net.kernel_trial import BEGIN, GUARD, Trial, intervals
+from distrlcc.net.kernel.trial import BEGIN, GUARD, Trial, intervals
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.kernel_layout import ONE, fixed
 from distrlcc.policy.numpy_policy import NumpyPolicy

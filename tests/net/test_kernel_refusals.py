@@ -16,8 +16,8 @@ from distrlcc.cli.main import main
 from distrlcc.doctor.findings import Verdict
 from distrlcc.doctor.machine import check_kernel
 from distrlcc.errors import ConfigError, KernelError
-from distrlcc.net import bpf
-from distrlcc.net.kernel_tcp import find_control, register
+from distrlcc.net.kernel import bpf
+from distrlcc.net.kernel.tcp import find_control, register
 from distrlcc.policy import kernel_layout as layout
 from tests.net import kernel_commands
 from tests.net.kernel_commands import hidden, run_command, system_libbpf

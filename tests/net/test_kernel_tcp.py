@@ -26,9 +26,10 @@ from benchmarks.record_connection import value_of
 from distrlcc.cli.main import main
 from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.evaluation.kernel_policy import kernel_policy
-from distrlcc.net import bpf, kernel_tcp
-from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, register
-from distrlcc.net.tcp_flow import kernel_controls, send, sink
+from distrlcc.net.kernel import bpf
+from distrlcc.net.kernel import tcp as kernel_tcp
+from distrlcc.net.kernel.tcp import KernelControl, find_control, loaded_controls, register
+from distrlcc.net.kernel.tcp_flow import kernel_controls, send, sink
 from distrlcc.policy.kernel_layout import CONNECTION
 from distrlcc.policy.quantise import PACING
 from tests.net import kernel_commands

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import KernelError, LinkError
-from distrlcc.net import kernel_world
-from distrlcc.net.emulated_world import StepResult, WorldProcess
-from distrlcc.net.kernel_tcp import KernelControl, find_control, loaded_controls, remove
-from distrlcc.net.kernel_world import KernelWorld, require_world
-from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.net.kernel.tcp import KernelControl, find_control, loaded_controls, remove
+from distrlcc.net.kernel.tcp_flow import kernel_controls
+from distrlcc.net.worlds import kernel_world
+from distrlcc.net.worlds.emulated_world import StepResult, WorldProcess
+from distrlcc.net.worlds.kernel_world import KernelWorld, require_world
 from distrlcc.policy.kernel_layout import SPACES
 from distrlcc.policy.quantise import follower
 from distrlcc.sim.scenario import Flow, Link, Scenario
@@ -36,7 +36,7 @@ LINK = Link(rate_mbps=12.032, delay_ms=10.0, queue_packets=40)
 # It takes a connection of its parent's over.
 TRAINER = """
 import os, socket, sys, time
-from distrlcc.net.kernel_tcp import register
+from distrlcc.net.kernel.tcp import register
 from distrlcc.policy.quantise import follower
 flow, control = socket.socket(fileno=int(sys.argv[1])), register(follower(), "test", sys.argv[2])
 control.places()["cwnd"][6] = 23 << 24

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import TraceError
-from distrlcc.net.direction import MILLISECOND, Direction
-from distrlcc.net.link_config import direction
-from distrlcc.net.link_log import LinkLog, ports
+from distrlcc.net.emulator.direction import MILLISECOND, Direction
+from distrlcc.net.emulator.link_config import direction
+from distrlcc.net.emulator.link_log import LinkLog, ports
 from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.trace import parse_trace

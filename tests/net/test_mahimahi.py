@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.net.link_config import opportunities
+from distrlcc.net.emulator.link_config import opportunities
 
 RECORD = """#!{python} -S
 import json, os, sys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import LinkError
-from distrlcc.net.program import run_program
+from distrlcc.net.emulator.program import run_program
 from tests.hosts import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
@@ -39,7 +39,7 @@ def test_what_goes_on_for_too_long_is_killed_with_what_it_started(
 
 
 def test_it_ends_with_the_process_that_runs_it(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "distrlcc.net.program", "receiver", "60"]
+    words = [sys.executable, "-m", "distrlcc.net.emulator.program", "receiver", "60"]
     process = subprocess.Popen([*words, f"touch {tmp_path}/begun; {LINGERS}"])
     wait_until((tmp_path / "begun").exists, 30.0, "its start")
     wait_until(lambda: _left() > 0, 20.0, "what it starts")

@@ -56,7 +56,7 @@ def nobody(emulator: Any) -> tuple[str, ...]:
     emulator.environment |= {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
     for python in (sys.executable, system):
         if python is not None:
-            words = [*NOBODY, python, "-c", "import distrlcc.net.shell"]
+            words = [*NOBODY, python, "-c", "import distrlcc.net.emulator.shell"]
             done = subprocess.run(
                 words, env=emulator.environment, capture_output=True, check=False, timeout=60
             )

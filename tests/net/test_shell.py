@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from distrlcc.net.device import address_of
+from distrlcc.net.emulator.device import address_of
 from distrlcc.processes import descendants, find_process
 from tests.hosts import wait_until
 from tests.net.conftest import NO_TUN

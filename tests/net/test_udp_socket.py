@@ -15,8 +15,8 @@ from time import monotonic_ns
 import pytest
 
 from distrlcc.errors import LinkError
+from distrlcc.net.emulator.namespace import is_privileged
 from distrlcc.net.flow_record import Ticker
-from distrlcc.net.namespace import is_privileged
 from distrlcc.net.udp_socket import UdpSocket, resolve
 
 

@@ -19,8 +19,8 @@ from distrlcc.errors import KernelError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.ppo import PPO
 from distrlcc.net.flow_record import MOST_LATE
-from distrlcc.net.kernel_world import require_world
-from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.net.kernel.tcp_flow import kernel_controls
+from distrlcc.net.worlds.kernel_world import require_world
 from distrlcc.policy.policy_file import PolicyFile, load_policy, save_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.source import policy_spec

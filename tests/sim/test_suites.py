@@ -8,7 +8,7 @@ from distrlcc.config import from_toml, to_toml
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, DistrlccError, TraceError
-from distrlcc.net.link_config import load_scenario
+from distrlcc.net.emulator.link_config import load_scenario
 from distrlcc.plugins import portable
 from distrlcc.sim.families import HARD, SHARED, SPLITS, bdp_packets
 from distrlcc.sim.mixed import policed

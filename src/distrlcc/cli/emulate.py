@@ -53,11 +53,11 @@ from pathlib import Path
 
 from distrlcc.cli.output import note
 from distrlcc.errors import ConfigError
-from distrlcc.net.link_config import LinkConfig, direction, downlink, load_scenario, uplink
-from distrlcc.net.link_log import LinkLog
-from distrlcc.net.mahimahi import run_mahimahi
-from distrlcc.net.namespace import enter_user_namespace, is_privileged
-from distrlcc.net.shell import Job, run_shell
+from distrlcc.net.emulator.link_config import LinkConfig, direction, downlink, load_scenario, uplink
+from distrlcc.net.emulator.link_log import LinkLog
+from distrlcc.net.emulator.mahimahi import run_mahimahi
+from distrlcc.net.emulator.namespace import enter_user_namespace, is_privileged
+from distrlcc.net.emulator.shell import Job, run_shell
 from distrlcc.sim.queues import QueueSpec, parse_queue
 from distrlcc.sim.scenario import parse_jitter, parse_reorder
 

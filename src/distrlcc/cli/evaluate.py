@@ -77,7 +77,7 @@ from distrlcc.evaluation.sim_to_real import compare
 from distrlcc.evaluation.summary import print_table, summarise, to_json
 from distrlcc.evaluation.tables import printed
 from distrlcc.files import write_atomically
-from distrlcc.net.kernel_tcp import KernelControl
+from distrlcc.net.kernel.tcp import KernelControl
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.runs.identity import package_versions
 from distrlcc.sim.scenario import Scenario
@@ -113,7 +113,7 @@ def run(args: Namespace) -> int:
 
 def known_to_the_kernel(schemes: str) -> str:
     """Return those of ``kernel-NAME,…`` that the kernel has; say so where it lacks some."""
-    from distrlcc.net.tcp_flow import kernel_controls
+    from distrlcc.net.kernel.tcp_flow import kernel_controls
 
     known, named = kernel_controls(), listed(schemes, "--against")
     found = [name for name in named if name.removeprefix("kernel-") in known]

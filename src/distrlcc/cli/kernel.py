@@ -14,7 +14,7 @@ from distrlcc.cli.output import counted, emit_json, exposition, note
 
 if TYPE_CHECKING:
     from distrlcc.evaluation.contender import Contender
-    from distrlcc.net.kernel_tcp import KernelControl
+    from distrlcc.net.kernel.tcp import KernelControl
 
 _NAME = "distrlcc"
 _POLICY = """
@@ -45,7 +45,7 @@ def run_load(args: Namespace) -> int:
     """
     from distrlcc.evaluation.kernel_policy import kernel_policy
     from distrlcc.limits import limits
-    from distrlcc.net.kernel_tcp import check_name, find_control, register, require_kernel
+    from distrlcc.net.kernel.tcp import check_name, find_control, register, require_kernel
     from distrlcc.runs.stopper import Stopper
 
     # What cannot work is refused before the policy is read.
@@ -99,7 +99,7 @@ def run_status(args: Namespace) -> int:
     Rules:
         --prometheus: not with --json; one of the two goes to standard output
     """
-    from distrlcc.net.kernel_tcp import loaded_controls
+    from distrlcc.net.kernel.tcp import loaded_controls
 
     found = loaded_controls()
     if args.prometheus:
@@ -141,7 +141,7 @@ def run_unload(args: Namespace) -> int:
     Flags:
         --name NAME =distrlcc  the control's name
     """
-    from distrlcc.net.kernel_tcp import find_control, remove
+    from distrlcc.net.kernel.tcp import find_control, remove
 
     control = find_control(args.name)
     remove(control)
@@ -162,7 +162,7 @@ def run_check(args: Namespace) -> int:
         $JSON
     """
     from distrlcc.evaluation.kernel_policy import kernel_policy, same_action
-    from distrlcc.net.kernel_trial import Trial
+    from distrlcc.net.kernel.trial import Trial
     from distrlcc.sim.suites import load_suite
 
     contender = _contender(args)

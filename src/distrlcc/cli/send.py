@@ -44,7 +44,7 @@ from distrlcc.control.base import Controller
 from distrlcc.control.state import INITIAL_CWND
 from distrlcc.errors import ConfigError, LinkError
 from distrlcc.files import require_output, write_output
-from distrlcc.net.command_group import wait_for_start
+from distrlcc.net.emulator.command_group import wait_for_start
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.net.sending import Request, header_bytes, send
 from distrlcc.net.udp_socket import resolve

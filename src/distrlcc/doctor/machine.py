@@ -15,10 +15,10 @@ from distrlcc.doctor.findings import HERE, Finding, Verdict, finding
 from distrlcc.errors import DistrlccError
 from distrlcc.extras import install_command
 from distrlcc.filesystems import within
-from distrlcc.net.bpf import libbpf
-from distrlcc.net.device import TUN_PATH
-from distrlcc.net.kernel_tcp import problems
-from distrlcc.net.namespace import REMEDY, is_privileged
+from distrlcc.net.emulator.device import TUN_PATH
+from distrlcc.net.emulator.namespace import REMEDY, is_privileged
+from distrlcc.net.kernel.bpf import libbpf
+from distrlcc.net.kernel.tcp import problems
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.interface import interface_towards, interfaces, resolve
 from distrlcc.runs.identity import NOT_INSTALLED, differences, package_versions
@@ -154,7 +154,7 @@ def check_emulation() -> list[Finding]:
 def _namespaces() -> Finding:
     if is_privileged():
         return finding("namespaces", "can be made, as root")
-    script = "from distrlcc.net.namespace import enter_user_namespace as enter; enter()"
+    script = "from distrlcc.net.emulator.namespace import enter_user_namespace as enter; enter()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     if done.returncode:
         return finding("namespaces", "cannot be made", warn=f"for emulated links: {REMEDY}")

@@ -3,8 +3,8 @@
 Observations, actions and rewards are the simulator's. The truth about a link (what it could carry
 and did, its base round trip, the oracle's window) comes from its scenario. The links run in
 a process of their own, which starts with the first scenario. Steps of all links end together, and
-time goes on while a policy thinks: see `distrlcc.net.emulated_world`, and, for agents that are the
-kernel's own TCP (``world="kernel"``), `distrlcc.net.kernel_world`.
+time goes on while a policy thinks: see `distrlcc.net.worlds.emulated_world`, and, for agents that
+are the kernel's own TCP (``world="kernel"``), `distrlcc.net.worlds.kernel_world`.
 """
 
 from dataclasses import replace
@@ -17,8 +17,8 @@ from distrlcc.env.batch import AgentBatch, mean_wait
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.errors import CheckpointError, ConfigError
-from distrlcc.net import emulated_world, kernel_world
-from distrlcc.net.emulated_world import StepResult, WorldProcess
+from distrlcc.net.worlds import emulated_world, kernel_world
+from distrlcc.net.worlds.emulated_world import StepResult, WorldProcess
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import IntervalStats
 

@@ -20,8 +20,8 @@ from distrlcc.env.observations import OBSERVATIONS, noise_held
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.evaluation.scores import DISPLAY_NAMES
-from distrlcc.net.kernel_tcp import KernelControl
-from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.net.kernel.tcp import KernelControl
+from distrlcc.net.kernel.tcp_flow import kernel_controls
 from distrlcc.plugins import is_reference, short
 from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
 from distrlcc.policy.policy_file import find_policy, shipped_policies

@@ -38,11 +38,11 @@ from distrlcc.evaluation.scores import (
     Series,
 )
 from distrlcc.limits import limits
-from distrlcc.net.command import ENDED
-from distrlcc.net.command_group import BASE, ERROR, Part
-from distrlcc.net.direction import FULL_BYTES
+from distrlcc.net.emulator.command import ENDED
+from distrlcc.net.emulator.command_group import BASE, ERROR, Part
+from distrlcc.net.emulator.direction import FULL_BYTES
+from distrlcc.net.emulator.link_config import require_plain_link
 from distrlcc.net.flow_record import MOST_LATE, Ticker
-from distrlcc.net.link_config import require_plain_link
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.types import NANOSECONDS
@@ -57,9 +57,9 @@ _MOST_PATIENCE_SECONDS = 3600
 _AT_ONCE_S = 1e-6
 _GRAIN_S = 1e-3  # the emulator knows whole milliseconds
 _DISTRLCC = (sys.executable, "-m", "distrlcc")
-_TCP = (sys.executable, "-m", "distrlcc.net.tcp_flow")
-_PROGRAM = (sys.executable, "-m", "distrlcc.net.program")
-_TOGETHER = (sys.executable, "-m", "distrlcc.net.command_group")
+_TCP = (sys.executable, "-m", "distrlcc.net.kernel.tcp_flow")
+_PROGRAM = (sys.executable, "-m", "distrlcc.net.emulator.program")
+_TOGETHER = (sys.executable, "-m", "distrlcc.net.emulator.command_group")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from distrlcc.errors import OutputError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.runner import WARMUP_S
 from distrlcc.evaluation.scores import Series, bucket_edges, bucket_sums, share_of
-from distrlcc.net.direction import FULL_BYTES
+from distrlcc.net.emulator.direction import FULL_BYTES
 from distrlcc.sim.link import Log, read_log
 from distrlcc.sim.reference import capacity, conditions_at, service_at
 from distrlcc.sim.scenario import Link, Scenario
@@ -201,7 +201,7 @@ class SenderLog:
 
 
 def read_sender_log(path: Path, *, kernel: bool) -> SenderLog:
-    """Read JSON: `distrlcc.net.tcp_flow`'s first flow, or that of ``distrlcc send --json``."""
+    """Read JSON: the first flow of `distrlcc.net.kernel.tcp_flow`, or ``distrlcc send --json``."""
     found = json.loads(path.read_text(encoding="utf-8"))
     steps = found[0]["samples_columns"] if kernel else found["steps_columns"]
     columns = {name: np.array(values, float) for name, values in steps.items()}

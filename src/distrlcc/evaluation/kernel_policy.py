@@ -11,8 +11,8 @@ from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.observations import noise_held
 from distrlcc.evaluation.contender import KERNEL, Contender
-from distrlcc.net.kernel_tcp import KernelControl, register
-from distrlcc.net.kernel_trial import Trial, intervals
+from distrlcc.net.kernel.tcp import KernelControl, register
+from distrlcc.net.kernel.trial import Trial, intervals
 from distrlcc.policy.kernel_layout import ONE, RATE_ONE, fixed
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.policy.quantise import quantise

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.limits import limits
-from distrlcc.net.command import Guard, SignalDescriptor, kept, running_outside
-from distrlcc.net.device import INNER_NAME, End, address_of, open_inner, open_outer
-from distrlcc.net.direction import MILLISECOND, Direction
-from distrlcc.net.link_config import LinkConfig
-from distrlcc.net.link_log import LinkLog
-from distrlcc.net.namespace import inside, new_network
+from distrlcc.net.emulator.command import Guard, SignalDescriptor, kept, running_outside
+from distrlcc.net.emulator.device import INNER_NAME, End, address_of, open_inner, open_outer
+from distrlcc.net.emulator.direction import MILLISECOND, Direction
+from distrlcc.net.emulator.link_config import LinkConfig
+from distrlcc.net.emulator.link_log import LinkLog
+from distrlcc.net.emulator.namespace import inside, new_network
 from distrlcc.processes import run_on_time, run_soon
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS

@@ -34,8 +34,8 @@ import numpy as np
 
 from distrlcc.errors import DistrlccError, LinkError
 from distrlcc.limits import limits
-from distrlcc.net.flows import RelayLink, SendingFlow, Timers
-from distrlcc.net.kernel_flow import TcpFlow
+from distrlcc.net.kernel.flow import TcpFlow
+from distrlcc.net.worlds.flows import RelayLink, SendingFlow, Timers
 from distrlcc.sim.scenario import Scenario
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from distrlcc.errors import writing
-from distrlcc.net.link_config import DirectionConfig
+from distrlcc.net.emulator.link_config import DirectionConfig
 from distrlcc.sim.queues import Packet
 from distrlcc.types import PACKET_BYTES
 

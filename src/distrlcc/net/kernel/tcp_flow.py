@@ -1,12 +1,12 @@
 """Flows of the kernel's TCP under a named congestion control, and the sink that they fill.
 
-python -m distrlcc.net.tcp_flow sink 100.64.0.1 4731 60 [FLOWS]
-python -m distrlcc.net.tcp_flow send 100.64.0.1 4731 cubic 10 [FLOWS [FILE]]
+python -m distrlcc.net.kernel.tcp_flow sink 100.64.0.1 4731 60 [FLOWS]
+python -m distrlcc.net.kernel.tcp_flow send 100.64.0.1 4731 cubic 10 [FLOWS [FILE]]
 
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
 array, or writes it to FILE. Each flow has its control, seconds, acknowledged bytes, and
 ``samples_columns``: a `TcpSample` each 10 ms. With a FILE it waits first as in
-`distrlcc.net.command_group`. ``sink`` waits for so many s for a sender and its bytes.
+`distrlcc.net.emulator.command_group`. ``sink`` waits for so many s for a sender and its bytes.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from distrlcc.errors import LinkError
 from distrlcc.limits import limits
-from distrlcc.net.command_group import wait_for_start
+from distrlcc.net.emulator.command_group import wait_for_start
 from distrlcc.net.udp_socket import give_room
 from distrlcc.processes import run_soon
 

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from distrlcc.errors import ConfigError, KernelError
 from distrlcc.limits import limits
-from distrlcc.net import bpf
-from distrlcc.net.namespace import capabilities
-from distrlcc.net.tcp_flow import kernel_controls
+from distrlcc.net.emulator.namespace import capabilities
+from distrlcc.net.kernel import bpf
+from distrlcc.net.kernel.tcp_flow import kernel_controls
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.processes import call_libc
 
-PROGRAM = Path(__file__).parent / "kernel" / layout.OBJECT  # the compiled program
+PROGRAM = Path(__file__).parent / layout.OBJECT  # the compiled program
 PINS = Path("/sys/fs/bpf/distrlcc")  # where registrations are pinned, each under its control's name
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _OLDEST_KERNEL = (6, 4)  # the first whose registrations end with the process that holds them

@@ -20,10 +20,10 @@ from secrets import randbits, token_bytes
 from distrlcc.control.base import Controller, Held
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import WireError
-from distrlcc.net.emulated_link import Delivery, EmulatedLink
-from distrlcc.net.kernel_flow import TcpFlow
+from distrlcc.net.kernel.flow import TcpFlow
 from distrlcc.net.sending import BATCH, next_batch
 from distrlcc.net.udp_socket import UdpSocket
+from distrlcc.net.worlds.emulated_link import Delivery, EmulatedLink
 from distrlcc.sim.link import NEVER
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.transport import wire

@@ -1,6 +1,6 @@
 """A bulk transfer of the kernel's own TCP through a link in user space, both ends in one process.
 
-A `TcpFlow` runs under the program of `distrlcc.net.kernel_tcp`, which takes its window from a
+A `TcpFlow` runs under the program of `distrlcc.net.kernel.tcp`, which takes its window from a
 `PLACE` in shared memory and leaves there what it saw. A `Wire` is a network of this thread's own,
 with one address for both ends. Senders' packets leave the kernel by a TUN device, as their marks
 (SO_MARK) say, pass a link here, and are written back. ACKs never leave the kernel.
@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.base import Held
-from distrlcc.net.device import Block, open_inner, send_marked_out
-from distrlcc.net.namespace import new_network
+from distrlcc.net.emulator.device import Block, open_inner, send_marked_out
+from distrlcc.net.emulator.namespace import new_network
 from distrlcc.net.udp_socket import give_room, not_opened
 from distrlcc.policy.kernel_layout import INTERVAL, ONE, RATE_ONE
 from distrlcc.sim.link import NEVER

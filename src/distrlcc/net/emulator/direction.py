@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
-from distrlcc.net.link_config import DirectionConfig, LinkChange
-from distrlcc.net.link_log import Datagram, LinkLog, is_capable, with_mark
+from distrlcc.net.emulator.link_config import DirectionConfig, LinkChange
+from distrlcc.net.emulator.link_log import Datagram, LinkLog, is_capable, with_mark
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queues import Packet
 from distrlcc.sim.reference import wait

@@ -1,6 +1,6 @@
 """Runs several commands at once; the senders among them begin at start times of one clock.
 
-python -m distrlcc.net.command_group PARTS.json
+python -m distrlcc.net.emulator.command_group PARTS.json
 
 Each command has a process of its own. A sender takes seconds to be ready: it imports, connects,
 loads a policy. So it calls `wait_for_start`, which prints ``ready`` and reads a line, the start

@@ -1,10 +1,10 @@
 """Runs someone else's program, as a shell runs it, as the sender or the receiver of a flow.
 
-python -m distrlcc.net.program sender SECONDS COMMAND
-python -m distrlcc.net.program receiver SECONDS COMMAND
+python -m distrlcc.net.emulator.program sender SECONDS COMMAND
+python -m distrlcc.net.emulator.program receiver SECONDS COMMAND
 
-A sender waits first as in `distrlcc.net.command_group`. A program that goes on for longer than it
-should is killed, with all that it started.
+A sender waits first as in `distrlcc.net.emulator.command_group`. A program that goes on for longer
+than it should is killed, with all that it started.
 """
 
 import os
@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 
 from distrlcc.errors import LinkError
 from distrlcc.limits import limits
-from distrlcc.net.command_group import wait_for_start
+from distrlcc.net.emulator.command_group import wait_for_start
 from distrlcc.processes import die_with_parent
 
 _ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--", "sh", "-c")

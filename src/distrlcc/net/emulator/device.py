@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distrlcc.errors import LinkError
-from distrlcc.net.namespace import REMEDY, enable_loopback, inside
+from distrlcc.net.emulator.namespace import REMEDY, enable_loopback, inside
 from distrlcc.net.udp_socket import give_room
 
 TUN_PATH = "/dev/net/tun"

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from time import monotonic_ns
 
 from distrlcc.errors import KernelError
-from distrlcc.net.emulated_world import EmulatedWorld, Place, main
-from distrlcc.net.kernel_flow import TcpFlow, Wire
-from distrlcc.net.kernel_tcp import register, require_kernel
-from distrlcc.net.namespace import REMEDY, is_privileged
+from distrlcc.net.emulator.namespace import REMEDY, is_privileged
+from distrlcc.net.kernel.flow import TcpFlow, Wire
+from distrlcc.net.kernel.tcp import register, require_kernel
+from distrlcc.net.worlds.emulated_world import EmulatedWorld, Place, main
 from distrlcc.policy.kernel_layout import MAX_PLACES
 from distrlcc.policy.quantise import follower
 from distrlcc.sim.scenario import Scenario

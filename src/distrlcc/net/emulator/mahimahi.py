@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from distrlcc.errors import ConfigError, LinkError, writing
-from distrlcc.net.command import running_outside
-from distrlcc.net.link_config import LinkConfig
+from distrlcc.net.emulator.command import running_outside
+from distrlcc.net.emulator.link_config import LinkConfig
 
 
 def _words(

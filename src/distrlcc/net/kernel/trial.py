@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.net import bpf
-from distrlcc.net.kernel_tcp import PROGRAM, Record, refusals, require_kernel
+from distrlcc.net.kernel import bpf
+from distrlcc.net.kernel.tcp import PROGRAM, Record, refusals, require_kernel
 from distrlcc.policy import kernel_layout as layout
 from distrlcc.policy.kernel_layout import fixed
 from distrlcc.types import PACKET_BYTES, IntervalStats

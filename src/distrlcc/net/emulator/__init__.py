@@ -1,0 +1,1 @@
+"""The emulator: links between devices of network namespaces, and the programs behind them."""

@@ -1,0 +1,1 @@
+"""The kernel's own TCP under a policy, and its programs."""

@@ -1,0 +1,1 @@
+"""Emulated links that an agent steps in real time, over UDP or the kernel's TCP."""
