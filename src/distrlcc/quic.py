@@ -12,7 +12,7 @@ from functools import cache
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
-from distrlcc.evaluation.contender import PolicyController, contender_named
+from distrlcc.evaluation.contender import contender_named
 from distrlcc.extras import naming_extras
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.transport.recovery import DeliveryRate, Interval, RttEstimator, Stamp
@@ -119,7 +119,7 @@ def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "dist
             return sender
         contender = contender_named(sender)
         if contender.learned:
-            return lambda: PolicyController(contender)
+            return contender.controller
         return lambda: SchemeController(contender.scheme, now=time.monotonic_ns())
 
     def adapter(*, max_datagram_size: int) -> Adapter:

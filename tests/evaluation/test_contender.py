@@ -16,7 +16,6 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import (
     Contender,
-    PolicyController,
     contender_from_file,
 )
 from distrlcc.evaluation.fairness import run_shared
@@ -154,7 +153,7 @@ def _follow(contender: Contender) -> set[tuple[float, float]]:
     batch.load(0, with_scheme(scenario_by_id("random/3"), "agent"))
     if contender.preference is not None:
         batch.preference[:] = contender.preference
-    actor, controller = contender.actor(1, 3), PolicyController(contender, seed=3)
+    actor, controller = contender.actor(1, 3), contender.controller(3)
     seen = batch.first_observation(np.array([0]))
     states = set()
     for _ in range(100):

@@ -19,7 +19,8 @@ import pytest
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
-from distrlcc.evaluation.contender import PolicyController, contender_from_file
+from distrlcc.env.controller import PolicyController
+from distrlcc.evaluation.contender import contender_from_file
 from distrlcc.types import Ack, IntervalStats
 
 pytestmark = [
@@ -58,7 +59,7 @@ class Witness:
 
 def _policy() -> PolicyController:
     file = ROOT / "src" / "distrlcc" / "policies" / "dagger.safetensors"
-    return PolicyController(contender_from_file(str(file), None))
+    return contender_from_file(str(file), None).controller()
 
 
 @pytest.mark.timeout(120)

@@ -16,7 +16,6 @@ import pytest
 
 from distrlcc.control.schemes import SchemeController
 from distrlcc.errors import LinkError
-from distrlcc.evaluation.contender import PolicyController
 from distrlcc.net.flow_record import Sent, Step
 from distrlcc.net.receiving import Received, ReceiveServer
 from distrlcc.net.sending import Request, send
@@ -80,7 +79,7 @@ def test_steps_tell_where_a_policys_guard_acts(served: Served) -> None:
     policy = make_policy(action="fine", guard=0.05)
     policy.arrays["policy_head.bias"][8] = 1e6  # it doubles the window in each step
     steps: list[Step] = []
-    controller = PolicyController(policy_contender(policy))
+    controller = policy_contender(policy).controller()
     sent = send(served.socket.address, controller, Request(0.5), on_step=steps.append)
     assert sent.failure == ""
     assert max(step.guarded for step in steps) == 1.0

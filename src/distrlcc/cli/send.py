@@ -75,7 +75,7 @@ def run(args: Namespace) -> int:
 
 def _run(args: Namespace, log: StepLog | None) -> int:
     from distrlcc.control.schemes import SchemeController
-    from distrlcc.evaluation.contender import PolicyController
+    from distrlcc.env.controller import PolicyController
 
     # Refuse what cannot work before anything runs.
     remote = resolve(args.receiver, "receiver", PORT, args.timeout)
@@ -148,7 +148,7 @@ def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> 
 def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int]]:
     """Return a controller that is ready to act at once, its name and the length of its steps."""
     from distrlcc.control.schemes import SchemeController
-    from distrlcc.evaluation.contender import PolicyController, contender_named
+    from distrlcc.evaluation.contender import contender_named
 
     if args.cwnd is not None and args.sender != "fixed":
         raise ConfigError("--cwnd is for the scheme fixed")
@@ -160,7 +160,7 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
         raise ConfigError(f"{contender.name} is a scheme: --always is for a policy")
     contender = replace(contender, always=args.always)
     if contender.learned:
-        policy = PolicyController(contender, seed=args.seed)
+        policy = contender.controller(args.seed)
         return contender.name, policy, policy.step_ns
     cwnd = INITIAL_CWND if args.cwnd is None else args.cwnd
     scheme = SchemeController(contender.scheme, seed=args.seed, parameter=cwnd)

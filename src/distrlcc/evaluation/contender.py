@@ -7,16 +7,10 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from distrlcc.control import windows
 from distrlcc.control.state import SCHEMES
-from distrlcc.control.windows import WindowControl
-from distrlcc.env.actions import ACTIONS
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.observations import OBSERVATIONS, noise_held
+from distrlcc.env.controller import PolicyController
 from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
 from distrlcc.evaluation.scores import DISPLAY_NAMES
@@ -27,7 +21,6 @@ from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
 from distrlcc.policy.policy_file import find_policy, shipped_policies
 from distrlcc.seeding import stream_key
 from distrlcc.sim.suites import BEST_CWND
-from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
 KERNEL = "kernel-"  # before the names of the kernel's own congestion controls
 PROGRAM = "cmd:"  # before the command of someone else's program
@@ -101,73 +94,10 @@ class Contender:
         assert self.policy is not None
         return ActingPolicy(self.policy, count, stream_key(seed, "evaluate"))
 
-
-class PolicyController:
-    """A `distrlcc.control.base.Controller` that acts once per step, as in the environment."""
-
-    def __init__(self, contender: Contender, *, seed: int = 0) -> None:
-        """Act for the first time, on an observation of zeros, as at an episode's start."""
-        assert contender.policy is not None
-        spec = contender.policy.spec
-        self._least_step = round(spec.step_ms * 1e6)
-        self._interval_rtts = spec.interval_rtts or 0.0
-        self._observations = OBSERVATIONS[spec.observation](1)
-        self._actions = ACTIONS[spec.action]
-        held = 0.0 if contender.always else noise_held(spec.observation)
-        self._windows = WindowControl(1, spec.pacing, spec.guard, held)
-        preference = [] if contender.preference is None else [contender.preference]
-        self._preference = np.array([preference], float)
-        self._actor = contender.actor(1, seed)
-        cwnd, pacing = self._actions.initial
-        self._cwnd, self._pacing = np.array([cwnd]), np.array([pacing])
-        unseen = self._observations.size + self._actions.size
-        self._act(np.concatenate([np.zeros((1, unseen)), self._preference], axis=1))
-
-    def _act(self, observation: NDArray[np.float64]) -> None:
-        action = self._actor.act(observation.astype(np.float32))
-        held = self._cwnd, self._pacing
-        chosen = self._actions.apply(action, *held)
-        self._cwnd, self._pacing = self._windows.apply(held, chosen)
-        self._previous = self._actions.encode(action)
-
-    @property
-    def cwnd(self) -> float:
-        """Congestion window, packets."""
-        return float(self._cwnd[0])
-
-    @property
-    def pacing_rate(self) -> float:
-        """Pacing rate, packets/s; 0: the window alone limits."""
-        return float(self._pacing[0])
-
-    @property
-    def guarded(self) -> bool:
-        """Whether the guard holds a lower window than was chosen."""
-        return bool(self._windows.lowered[0])
-
-    def outside(self) -> dict[str, float]:
-        """Return how long, s, and how often CUBIC's rule had the window alone, by cause."""
-        s = self._windows.state[0]
-        entries = int(s[windows.SHORT_ENTRIES]), int(s[windows.NOISY_ENTRIES])
-        seconds = float(s[windows.OUTSIDE_TIME])
-        names = ("outside_s", "short_path_entries", "noise_entries")
-        return dict(zip(names, (seconds, *entries), strict=True))
-
-    def step_ns(self, min_rtt: float) -> int:
-        """Return the next step's length, ns, given the minimum RTT, s."""
-        return max(self._least_step, int(min_rtt * NANOSECONDS * self._interval_rtts))
-
-    def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Leave the window as it is until the step's end."""
-
-    def on_timeout(self, *, now: int, sent: int) -> None:
-        """Leave the window as it is until the step's end."""
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Act on one step's statistics."""
-        self._windows.observe(stats)
-        seen = (self._observations.observe(stats), self._previous, self._preference)
-        self._act(np.concatenate(seen, axis=1))
+    def controller(self, seed: int = 0) -> PolicyController:
+        """Return the policy as the controller of one sender."""
+        assert self.policy is not None
+        return PolicyController(self.policy, self.actor(1, seed), self.preference, self.always)
 
 
 def kernel_note() -> str:
