@@ -315,8 +315,9 @@ def _start(
     with naming_extras():
         from distrlcc.actors.start import start_actors  # noqa: PLC0415 - torch is an extra
         from distrlcc.cluster import training  # noqa: PLC0415
-        from distrlcc.parallel.start import start_node, train_alone  # noqa: PLC0415
+        from distrlcc.parallel.start import start_node  # noqa: PLC0415
         from distrlcc.runs.run_state import env_run  # noqa: PLC0415
+        from distrlcc.runs.start import train_alone  # noqa: PLC0415
 
     group = GroupOptions()
     if ray and acts:

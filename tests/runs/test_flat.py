@@ -23,7 +23,7 @@ from distrlcc.actors.start import actor_state, train_on_engine
 from distrlcc.cli.main import main
 from distrlcc.config import override
 from distrlcc.data.reader import StoredData
-from distrlcc.parallel.start import TrainJob, run_alone
+from distrlcc.parallel.start import TrainJob
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.imitation import imitation_run
 from distrlcc.runs.leadership import mark_run
@@ -32,6 +32,7 @@ from distrlcc.runs.progress import RemoteProgress
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, env_run
+from distrlcc.runs.start import run_alone
 from tests.hosts import wait_until
 from tests.parallel.commands import Command, session
 from tests.runs.test_recorder import Ranks

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import CheckpointError, DistrlccError, GroupError, OutputError
-from distrlcc.parallel.start import open_directory
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from distrlcc.runs.start import open_directory
 from tests.parallel.commands import updates
 
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 def run(args: Namespace) -> int:
     """Train; 0 when done, 128 and the signal's number after a signal."""
-    from distrlcc.parallel.start import start_node, train_alone
     from distrlcc.runs.imitation import imitation_run
+    from distrlcc.runs.start import train_alone
 
     config, data = _config(args)
     if args.print_config:
@@ -49,6 +49,8 @@ def run(args: Namespace) -> int:
     options = run_options(args)
     if args.processes == 1:
         return train_alone(state, options)
+    from distrlcc.parallel.start import start_node
+
     return start_node(config, options, GroupOptions(elastic=False), processes=args.processes)
 
 

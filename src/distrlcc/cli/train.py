@@ -79,15 +79,18 @@ def run(args: Namespace) -> int:
     # Train where the arguments say.
     if ray:
         return _on_ray(config, args)
-    from distrlcc.parallel.start import run_launched, start_node, train_alone
-    from distrlcc.runs.run_state import env_run
+    if by_launcher is not None or args.processes > 1 or args.gpu >= 0 or args.restarts:
+        from distrlcc.parallel.start import run_launched, start_node
 
-    if by_launcher is not None:
-        return run_launched(config, run_options(args), group_options(args), by_launcher)
-    if args.processes > 1 or args.gpu >= 0 or args.restarts:
-        return start_node(config, run_options(args), group_options(args), processes=args.processes)
+        options, group = run_options(args), group_options(args)
+        if by_launcher is not None:
+            return run_launched(config, options, group, by_launcher)
+        return start_node(config, options, group, processes=args.processes)
     if args.interface:
         raise ConfigError("--interface needs --processes: a process alone reaches no other")
+    from distrlcc.runs.run_state import env_run
+    from distrlcc.runs.start import train_alone
+
     return train_alone(env_run(config), run_options(args))
 
 

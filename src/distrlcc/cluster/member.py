@@ -23,11 +23,11 @@ from distrlcc.cluster.session import (
 )
 from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError
 from distrlcc.limits import limits
-from distrlcc.parallel.start import open_directory
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import News, Progress, RemoteProgress, show
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from distrlcc.runs.start import open_directory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
 

@@ -21,7 +21,7 @@ from distrlcc.errors import OutputError
 from distrlcc.limits import limits
 from distrlcc.parallel.process_group import ProcessGroup
 from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.start import TrainJob, behind_tunnel, open_directory, rank_spec, train_rank
+from distrlcc.parallel.start import TrainJob, behind_tunnel, rank_spec, train_rank
 from distrlcc.parallel.store import Master
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
@@ -29,6 +29,7 @@ from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.source import Share
+from distrlcc.runs.start import open_directory
 from distrlcc.runs.storage_session import restore
 from distrlcc.storage import say
 
