@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from distrlcc.board import quick
 from distrlcc.config import to_toml
 from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.evaluation import quick
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.runner import evaluate

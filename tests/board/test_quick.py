@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from distrlcc.board import quick
 from distrlcc.board.playground import Question
-from distrlcc.evaluation import quick
 from distrlcc.evaluation.contender import contender_named
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.policy.policy_file import shipped_policies
