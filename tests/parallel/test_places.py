@@ -40,7 +40,7 @@ def test_an_address_of_no_machine_is_refused_at_once(
 ) -> None:
     assert _node(topology, ip) == 2
     assert capsys.readouterr().err == (
-        f"distrlcc: error: {ip} is no address of one machine: expected the one at which the "
+        f"distrlcc: error: {ip} is not the address of one machine: expected the one at which "
         "others reach it, such as 10.0.0.1\n"
     )
     assert not Path("run").exists()

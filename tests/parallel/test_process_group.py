@@ -320,7 +320,7 @@ def _deep(levels: int) -> Any:
     ids=str,
 )
 def test_what_no_member_would_say_is_left_out(master: Master, said: dict[str, Any]) -> None:
-    _agree_beside(master, said, expected="says of itself what no member would")
+    _agree_beside(master, said, expected="sent an invalid membership record")
 
 
 def test_no_member_knows_of_a_newer_attempt_than_the_master(master: Master) -> None:

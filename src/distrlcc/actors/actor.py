@@ -58,9 +58,8 @@ class Actor:
     """Acts from the first `set_weights` to `stop`."""
 
     def __init__(self, config: RunConfig, index: int, first_step: int = 0) -> None:
-        """Set up the environments of a worker's link.
+        """Set up a worker's link, with draws that no step before ``first_step`` has seen.
 
-        Links are drawn as if ``first_step`` steps had been taken, so that none is seen twice.
         Raises ConfigError if the link does not exist.
         """
         link, self._index = link_of(config, index), index
@@ -91,10 +90,7 @@ class Actor:
         return weights.version
 
     def report(self, most: int, seconds: float) -> Report:
-        """Hand out finished segments, at most so many, and report the progress.
-
-        Wait for the first one for at most ``seconds``. Raises RuntimeError if acting failed.
-        """
+        """Hand out up to ``most`` segments, waiting ``seconds``; RuntimeError if acting failed."""
         with self._state:
             if most:
                 self._state.wait_for(lambda: self._ready or self._error or self.stopped, seconds)

@@ -30,10 +30,7 @@ class ActorSource(Source):
     """A source whose batches are segments that workers collected."""
 
     def __init__(self, config: RunConfig, learner: int = 0) -> None:
-        """Begin without the workers of this learner; `start` has them.
-
-        Raises ConfigError if something in the configuration does not exist or fit.
-        """
+        """Begin without this learner's workers; raises ConfigError if something does not fit."""
         actors, unit = config.actors, config.env.unit
         parts = actors.parts(own=config.distributed.batch == "per-process")
         if 0 in parts:
@@ -72,10 +69,7 @@ class ActorSource(Source):
         state: RunState,
         patience: float,
     ) -> None:
-        """Say how the engine is made that has the workers, once the state has weights for them.
-
-        The first worker has ``patience`` seconds to start.
-        """
+        """Say how to make the workers' engine; the first worker must start in ``patience`` s."""
         self._table, self._stopper = table, stopper
         self.reducer.interrupted = lambda: bool(stopper.signal)
 
@@ -97,8 +91,8 @@ class ActorSource(Source):
     def next(self, weights: Weights, stop: Stop | None) -> tuple[Rollout, CollectStats] | None:
         """Broadcast the weights, and wait for as many segments as an update takes.
 
-        One of several learners returns an empty batch where the others wait no longer, or where the
-        run is to end, which all do at once.
+        One of several learners returns an empty batch if the others wait no longer, or if the run
+        ends, which it does for all at once.
         """
         self._update, self._taken = weights.version, []
         pool = self._pool = self._pool or self._make()

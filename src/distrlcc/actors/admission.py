@@ -32,7 +32,7 @@ _Name = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[\w.:%-]*$")]
 
 
 class Claim(msgspec.Struct, forbid_unknown_fields=True):
-    """What a worker says of itself."""
+    """A worker's claim to its slot."""
 
     host: _Name
     process: _Count
@@ -41,7 +41,7 @@ class Claim(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Admission:
-    """What a member learned."""
+    """The learner's decision, as a member receives it."""
 
     rank: int  # rank in the RPC group; 0 is the learner
     workers: list[Worker]  # the workers that were admitted, by rank from 1
@@ -50,10 +50,7 @@ class Admission:
 
 
 def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
-    """Wait as a learner until all of its workers are here, and name the members.
-
-    Raises GroupError if no worker came in time.
-    """
+    """Wait as a learner for all of its workers, and name the members; GroupError: none came."""
     prefix, patience, first = f"{spec.team}/", spec.join_seconds, spec.learners
     own = range(first + spec.learner, spec.size, first)
     slots = {f"{prefix}slot/{slot}": slot - first for slot in own}
@@ -97,10 +94,7 @@ def admit(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
 
 
 def join(spec: RankSpec, identity: Mapping[str, str]) -> Admission:
-    """Join as a worker, and wait for the decision of its learner.
-
-    Raises GroupError if there is none, this worker does not match it, or it is refused.
-    """
+    """Join as a worker once its learner decides; GroupError: no learner, no match, or refused."""
     prefix, index = f"{spec.team}/", spec.slot - spec.learners
     # Learners wait for each other first.
     extra = limits().join + (spec.join_seconds if spec.learners > 1 else 0.0)

@@ -1,10 +1,10 @@
 """The engine over a channel of our own: a worker's four calls, as frames of msgpack.
 
-The trainer listens on a Unix socket, where the kernel says whose process connects: the run's user's
-alone is let in. Workers on other machines come through both machines' tunnels. Each shows that it
-knows the run's token and the name by which it was admitted. No frame is code, none is longer than
-the run's segments and weights are, and whoever sends something else is cut off. A worker that was
-lost stays away, as over torch RPC.
+The trainer listens on a Unix socket and admits only processes of the run's user, whom the kernel
+names. Workers on other machines come through both machines' tunnels. Each shows that it knows the
+run's token and the name by which it was admitted. No frame is code. None is longer than the run's
+segments and weights. A connection that sends anything else is closed. A worker that was lost stays
+away, as over torch RPC.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class _Hello(msgspec.Struct, forbid_unknown_fields=True):
-    """What a worker says first: number 0."""
+    """A worker's first frame: number 0."""
 
     name: _Text
     proof: bytes
@@ -112,10 +112,7 @@ _answer = msgspec.msgpack.Decoder(_Answer, dec_hook=_array)
 
 
 def longest_frame(config: RunConfig) -> int:
-    """Return the bytes of the longest frame that a run may need.
-
-    Raises ConfigError if no frame is so long.
-    """
+    """Return the bytes of the longest frame that a run may need; ConfigError if none is so long."""
     spec = policy_spec(config, LinkVectorEnv(config.env.unit, config.env))
     rollout = new_rollout(config, spec, config.actors.envs_per_worker).arrays()
     weights = 4 * sum(map(math.prod, expected_shapes(spec).values()))
@@ -129,12 +126,12 @@ def longest_frame(config: RunConfig) -> int:
 
 
 def _proof(name: str) -> bytes:
-    """Return what only a holder of the run's token can say of a name, if the run has one."""
+    """Prove knowledge of the run's token, if the run has one, for a name."""
     return hmac.digest(own_token().encode(), name.encode(), "sha256")
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Say whether a process of this user's is at the other end of a Unix socket."""
+    """Say whether the process at the other end of a Unix socket belongs to this user."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", found)[1] == os.geteuid())
 
@@ -143,7 +140,7 @@ def _is_ours(connection: socket.socket) -> bool:
 
 
 class _Link(asyncio.Protocol):
-    """A connection to the trainer, which a worker's has proved to be once it has a worker."""
+    """A connection to the trainer; it is a worker's once the worker has proved itself."""
 
     def __init__(self, engine: "ChannelEngine") -> None:
         self._engine, self._data = engine, bytearray()
@@ -199,7 +196,6 @@ class _Link(asyncio.Protocol):
             future.set_result(answer.value)
 
     def _refuse(self, what: str) -> None:
-        """Close the connection, and say why."""
         self.transport.abort()
         if self.worker is None:
             text = f"what connected to the trainer's socket sent {what}; its connection is closed"
@@ -220,7 +216,7 @@ class ChannelEngine:
     """A `distrlcc.actors.engine.Engine`; the trainer's side of the channel."""
 
     def __init__(self, spec: RankSpec, admission: Admission, most: int) -> None:
-        """Listen, and tell the workers that were admitted where; frames have ``most`` bytes."""
+        """Listen, and tell admitted workers the address; frames have at most ``most`` bytes."""
         self.most = most
         self._members = admission.members
         self._missed = monotonic() + limits().join
@@ -309,10 +305,7 @@ class ChannelEngine:
         await asyncio.sleep(0)
 
     def admit(self, name: str, link: _Link) -> Worker:
-        """Let the worker join that has this name, which it says once.
-
-        Raises KeyError if it is none that is awaited.
-        """
+        """Let the worker of this name join, once; raises KeyError if none of it is awaited."""
         with self._lock:
             worker = self._members.pop(name)
             self._links[worker] = link
@@ -381,8 +374,8 @@ def hold_object(
 ) -> int:
     """Hold as a worker what ``factory(index, first_step)`` makes, until it is stopped; return 0.
 
-    Frames have ``most`` bytes. Raises GroupError if the trainer cannot be reached, is silent, or
-    does not speak as expected.
+    Frames have ``most`` bytes. Raises GroupError if the trainer is gone, silent, or breaks
+    protocol.
     """
     (name,) = admission.members
     with _connect(spec, admission) as connection:
@@ -397,10 +390,7 @@ def hold_object(
 
 
 def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
-    """Return a connection to the trainer.
-
-    Raises GroupError if it cannot be reached, or is another user's.
-    """
+    """Return a connection to the trainer; GroupError: out of reach, or another user's."""
     told = receive(admission.store, spec, f"{spec.team}/channel", extra=limits().join)
     name, gateway = decode(told, tuple[_Text, _Text], "the trainer")
     host, own = gateway.rpartition(":")[0], interface_towards(spec.address, spec.interface)

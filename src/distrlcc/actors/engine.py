@@ -1,8 +1,8 @@
 """The seam between a learner and the workers that act for it.
 
 An engine has workers: processes, wherever they are, that hold one object each. It starts that
-object, calls it, returns futures, and reports which workers joined and left. What is called, and
-when a silent worker is dropped, is up to the caller.
+object, calls it, returns futures, and reports which workers joined and left. The caller decides
+which methods to call and when to drop a silent worker.
 """
 
 import os
@@ -63,20 +63,16 @@ class Engine(Protocol):
         """Make ``factory(*args)`` the worker's object; both are importable or picklable."""
 
     def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
-        """Call a method of the worker's object.
+        """Call a method of the worker's object; the future of a frozen worker may never end.
 
-        The future raises `WorkerGoneError` or `ActorError`; of a frozen worker it may stay
-        unanswered forever.
+        The future raises `WorkerGoneError` or `ActorError`.
         """
 
     def changes(self) -> Changes:
         """Return which workers joined and left since the last call; at first all are new."""
 
     def drop(self, worker: Worker, *, again: bool = True) -> None:
-        """Do not call a worker again, nor wait for its answers.
-
-        With ``again`` another worker may take its place.
-        """
+        """Call a worker no more; with ``again`` another worker may take its place."""
 
     def close(self) -> None:
         """Drop all workers."""
@@ -103,10 +99,7 @@ class Holder:
         return answer(lambda: getattr(self.object, method)(*args))
 
     def wait(self) -> None:
-        """Wait until the object is stopped.
-
-        Raises GroupError if the trainer is silent, or does not speak as expected.
-        """
+        """Wait until the object is stopped; GroupError: a trainer silent or out of protocol."""
         # When a signal came; the trainer may have heard it and end this worker itself.
         asked: list[float] = []
         signal.signal(signal.SIGTERM, lambda *_: asked.append(monotonic()))

@@ -26,10 +26,7 @@ def _flaw(segment: Segment) -> str:
 
 
 class SegmentQueue:
-    """First in, first out; each segment is used once, or refused for a reason.
-
-    The pool's thread adds segments and the trainer's takes them.
-    """
+    """First in, first out: the pool's thread adds segments, the trainer's takes each once."""
 
     def __init__(self, max_lag: int) -> None:
         """Begin empty; a segment's policy may be ``max_lag`` updates behind the learner."""
@@ -58,10 +55,7 @@ class SegmentQueue:
         return [(segment, flaw) for segment, flaw in judged if flaw]
 
     def take(self, count: int, version: int) -> list[Segment]:
-        """Return so many segments for the update of a version, the oldest first, or none yet.
-
-        What is older than `max_lag` allows is refused.
-        """
+        """Return the oldest segments for a version, or none yet; refuse ones beyond `max_lag`."""
         with self.lock:
             fresh = [s for s in self._waiting if version - s.version <= self._max_lag]
             self.refused[STALE] += len(self._waiting) - len(fresh)

@@ -53,7 +53,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
         check_place(node.address, node.port)
     check_learners(of, len(actors.links))
     if of > 1 and group.gpu >= 0:
-        raise ConfigError(f"--gpu {group.gpu}: {of} learners compute on the CPU; leave it away")
+        raise ConfigError(f"--gpu {group.gpu}: {of} learners compute on the CPU; leave it out")
     # Plan the slots: learners have the first, the machines in turn; worker k comes k after them.
     first = of + sum(len(entries) for entries in actors.nodes[: node.index])
     slots = list(range(first, first + len(actors.nodes[node.index])))
@@ -94,10 +94,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
 
 
 def actor_rank(spec: RankSpec, job: TrainJob) -> int:
-    """Be a learner (the first slots) or a worker; return 0 or the signal that ended the run.
-
-    Raises what `train_on_engine`, `admit`, `join` and `Holder.wait` raise.
-    """
+    """Be a learner (the first slots) or a worker; return 0 or the signal that ended the run."""
     assert isinstance(job.config, RunConfig)
     switch_threads_often()
     own = identity(job.config, topology="actor-learner", processes=spec.size)
@@ -136,10 +133,7 @@ def check_learners(learners: int, workers: int) -> None:
 
 
 def _torch_rpc() -> Any:
-    """Return the module of the engine on torch RPC.
-
-    Raises ConfigError if there is none in this torch.
-    """
+    """Return the module of the engine on torch RPC; ConfigError: this torch lacks RPC."""
     try:
         from distrlcc.actors import torch_rpc  # noqa: PLC0415
     except ImportError:
@@ -151,10 +145,7 @@ def _torch_rpc() -> Any:
 
 
 def actor_state(job: TrainJob, device: str = "cpu", ranks: ProcessGroup | None = None) -> RunState:
-    """Set up what is trained, and load it where the run goes on; ``ranks`` are several learners.
-
-    Raises what `ActorSource`, `build_learner` and `RunState.load` raise.
-    """
+    """Set up what is trained, and load it where the run goes on; ``ranks`` are several learners."""
     assert isinstance(job.config, RunConfig)
     source = ActorSource(job.config, 0 if ranks is None else ranks.spec.slot)
     learner = build_learner(job.config, source.spec, ranks or source.reducer, device)

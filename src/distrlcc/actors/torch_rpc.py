@@ -1,9 +1,8 @@
 """The engine on torch RPC (TensorPipe): a static group, whose members may only leave.
 
 RPC is pickle without authentication: any process that reaches a worker's port can run code there.
-So all ports are on loopback, and other machines' members come through the tunnel; see
-`distrlcc.parallel.tunnel`. A worker that was started again cannot
-be reached under its old name, and no new one can join: the Ray engine is for that.
+So all ports are on loopback, and other machines' members come through `distrlcc.parallel.tunnel`. A
+worker that was started again has no name here, and no new one can join: use the Ray engine then.
 """
 
 import os
@@ -33,10 +32,7 @@ _SCHEME = "distrlcc"
 
 
 def _open_rpc(spec: RankSpec, admission: Admission) -> None:
-    """Join the RPC group of the members that were admitted, on the spec's interface only.
-
-    Raises GroupError if not all came in time.
-    """
+    """Join the RPC group of the admitted members, on the spec's interface; GroupError: too few."""
     # Name the group's interface, and its store: no member opens another.
     rank, seconds, gate = admission.rank, limits().join, None
     size, store = len(admission.workers) + 1, admission.store
@@ -170,10 +166,7 @@ def _call(method: str, *args: Any) -> tuple[bool, Any]:
 
 
 def hold_actor(spec: RankSpec, admission: Admission) -> int:
-    """Hold as a worker the object that the trainer starts, until that is stopped; return 0.
-
-    Raises what `Holder.wait` raises.
-    """
+    """Hold as a worker the object that the trainer starts, until it is stopped; return 0."""
     _open_rpc(spec, admission)
     try:
         _holder.wait()

@@ -24,12 +24,12 @@ from distrlcc.runs.train import late
 
 _OFFENCES = 2  # segments with numbers that are not finite after which a worker is dropped
 _SUSPENDED_SECONDS = 1.0
-"""In a turn of the pool's thread that took longer the process was suspended, s."""
+"""If one turn of the pool's thread takes longer than this (s), the process was suspended."""
 
 
 @dataclass
 class WorkerState:
-    """What is known of a living worker, and what it was asked."""
+    """The state of a living worker, and the calls that it has not answered."""
 
     worker: Worker
     report: Report  # its last, without the segments
@@ -106,9 +106,9 @@ class WorkerPool:
         self._answers.put(None)
 
     def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
-        """Return so many segments for the update of a version, the oldest first, or none.
+        """Return ``count`` of the oldest segments for a version, or none; each counts as used.
 
-        Each is counted as used. ``stop`` is asked at every tick; True gives up.
+        ``stop`` is asked at every tick; True gives up.
         """
         while True:
             with self._changed:
@@ -134,10 +134,7 @@ class WorkerPool:
         return seen
 
     def take_publish_seconds(self) -> float:
-        """Return the longest time from a broadcast to a worker's answer since the last call, s.
-
-        It is 0 where no worker has answered since then.
-        """
+        """Return the longest time from a broadcast to an answer since the last call, s; or 0."""
         with self._changed:
             seen, self._publish_seconds = self._publish_seconds, 0.0
         return seen

@@ -34,10 +34,9 @@ class WorkerTable:
         self._path, self._check = run.path / "workers.jsonl", run.check
 
     def show(self, workers: list[WorkerState], update: int, seconds: float) -> None:
-        """Show the workers, and write a line for each: now and then, and when one came or went.
+        """Show the workers and write a line for each, now and then and when one came or went.
 
-        Raises OutputError if the file cannot be written; FencedError if another process has taken
-        the run over.
+        Raises OutputError, or FencedError if another process has taken the run over.
         """
         same = [s.worker for s in workers] == [s.worker for s in self._workers]
         self._workers = workers

@@ -45,8 +45,8 @@ def health() -> dict[str, str]:
     """Return Ray's variables by which a cluster gives up a machine.
 
     The head does so after five checks without an answer, `Limits.stall` together. A machine notices
-    after half of that that its head does not answer, and ends Ray after another three quarters. By
-    Ray's defaults it is 67 s there, and several minutes here.
+    after half of that that its head does not answer, and ends Ray after another three quarters.
+    Ray's defaults take 67 s there, and several minutes here.
     """
     stall = limits().stall
     return {
@@ -68,8 +68,8 @@ def start_head(
 ) -> Node:
     """Start a cluster's head on this machine, and return once it runs.
 
-    ``flags`` are more of ``ray start``. Raises ConfigError: an address, an interface or a token
-    that does not do; GroupError if Ray runs here already, a port is taken, or Ray did not start.
+    ``flags`` are more of ``ray start``. Raises ConfigError at an invalid address, interface or
+    token; GroupError if Ray runs here already, a port is taken, or Ray did not start.
     """
     _require_none_here()
     own = head_interface(ip, interface)
@@ -95,8 +95,8 @@ def join(
     """Let this machine join the cluster of a head at HOST:PORT, and return once it has.
 
     ``flags`` are more of ``ray start``; ``ask_token`` is called when this machine knows no token.
-    Raises ConfigError: an address, an interface or a token that does not do; GroupError if the head
-    is out of reach or does not fit, Ray runs here already, a port is taken, or Ray did not start.
+    Raises ConfigError at an invalid address, interface or token; GroupError as `start_head` does,
+    or if the head is out of reach or does not fit.
     """
     _require_none_here()
     # Find the way to the head.
@@ -145,10 +145,9 @@ def rejoin() -> None:
 
 
 def stop() -> Node | None:
-    """End what was started on this machine, and nothing else; return what it was.
+    """End and return what was started here, None if a killed cluster's processes were left.
 
-    That is None where a cluster that was killed has left processes. Raises GroupError if there is
-    nothing, or it does not end.
+    Raises GroupError if nothing was started, or it does not end.
     """
     node = state.read_state()
     if not marked(_mark()):
@@ -182,10 +181,7 @@ def join_line(node: Node, *, show_token: bool) -> str:
 
 
 def head_interface(ip: str, name: str) -> Interface:
-    """Return the interface that a head listens on; of several it is never guessed.
-
-    Raises ConfigError if there is none like this, or several to choose from.
-    """
+    """Return the interface that a head listens on, never a guess; ConfigError: none, or several."""
     address, found = resolve(ip) if ip else "", interfaces()
     chosen = [each for each in found if name in ("", each.name)]
     if ip:
@@ -215,7 +211,6 @@ def addresses() -> list[Interface]:
 
 
 def _check_versions(head: str, token: str) -> None:
-    """Compare this machine's versions with those that the head has written."""
     row = session.read_row(head, token)
     if not row:
         raise NoGroupError(
@@ -266,7 +261,6 @@ def _require_none_here() -> None:
 
 
 def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_public: bool) -> Node:
-    """Return what is to be started, once its addresses and ports are checked."""
     for address in (head, own.address):
         if ipaddress.ip_address(address).is_global and not allow_public:
             raise ConfigError(
@@ -292,7 +286,7 @@ def _plan(own: Interface, head: str, port: int, flags: Sequence[str], allow_publ
 
 
 def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> Node:
-    """Start Ray, and end it again if that, or what is to be done then, fails."""
+    """Start Ray, and end it again if that, or ``then``, fails."""
     try:
         # One that was too slow to start is started once more.
         for last in (False, True):
@@ -320,7 +314,6 @@ def _start_ray(node: Node, then: Callable[[Node], object] = lambda _: None) -> N
 
 
 def _leave_behind(command: list[str], node: Node) -> Process:
-    """Start a process that outlives this one."""
     environment = {
         **{name: value for name, value in os.environ.items() if name not in _OF_OTHERS},
         **health(),
@@ -349,10 +342,9 @@ def _said() -> str:
 
 
 def _reason() -> str:
-    """Return the line in which Ray says why it did not start."""
     lines = [line.strip() for line in _said().splitlines() if line.strip()]
     telling = [line for line in lines if re.search("[Ee]rror|failed|" + session.TOO_SLOW, line)]
-    return (telling or lines or ["it said nothing in time"])[-1]
+    return (telling or lines or ["no output in time"])[-1]
 
 
 def _mark() -> str:

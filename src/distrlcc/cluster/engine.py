@@ -1,8 +1,8 @@
 """The engine on Ray: workers are Ray actors, which Ray starts again when they die.
 
-There is one actor for each of the most workers. One for which the cluster has no room waits in
-Ray's queue until a machine joins: such a machine is used at once, and one that leaves costs its
-workers alone. An actor that is dropped, as when it is frozen, is killed and started again.
+Each possible worker has an actor. Actors without room wait in Ray's queue until a machine joins,
+which is then used at once; a machine that leaves costs only its own workers. An actor that is
+dropped, for instance a frozen one, is killed and started again.
 """
 
 import os
@@ -87,10 +87,7 @@ class RayEngine:
         return self._send(worker, "call", method, *map(self._once, args))
 
     def changes(self) -> Changes:
-        """See `Engine`.
-
-        Raises GroupError if no worker runs what the trainer runs, or none ever starts.
-        """
+        """See `Engine`; GroupError: no worker runs the trainer's code, or none ever starts."""
         with self._lock:
             if self._hopeless and not self._ever:
                 raise NoGroupError(self._hopeless)

@@ -50,7 +50,7 @@ class Trains:
         """How often Ray has started this actor again."""
 
     def news(self) -> tuple[int, News]:
-        """Return its restarts, and what is to be shown."""
+        """Return its restarts, and the lines to show."""
         return self.restarts, self.feed.news()
 
     def stop(self, number: int) -> None:
@@ -98,10 +98,10 @@ class Member:
         self._begin()
 
     def poll(self) -> int | None:
-        """Show its news; return what training returned, None while it goes on.
+        """Show its news; return the result of training, None while it goes on.
 
-        Raises MemberGoneError if it died, or has been silent for too long, and is not started
-        again; DistrlccError: what training raised.
+        Raises MemberGoneError if it died or was silent for too long, and is not started again;
+        DistrlccError: training raised it.
         """
         answered, _ = self._ray.wait([self._training, self._asked], num_returns=2, timeout=0.0)
         if answered:
@@ -173,7 +173,7 @@ class Driver:
     again: str  # command that goes on with the run
     members: list[Member] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
-    """What members returned; from the first result on all are to end."""
+    """Results of members; from the first one on, all others are asked to end."""
     _said: list[str] = field(default_factory=list)
     _why: str = ""
     _ending_since: float = 0.0
@@ -181,10 +181,7 @@ class Driver:
     def start(
         self, name: str, kind: type[Trains], index: int, job: tuple[Any, ...], lives: int
     ) -> None:
-        """Start a member in a learner's room; its ``train`` is called with the job.
-
-        ``lives`` is how often it may be started again.
-        """
+        """Start a member in a learner's room, again up to ``lives`` times, on the job."""
         again = -1 if lives else 0
         options = {"max_concurrency": _THREADS, "max_restarts": again, "max_task_retries": again}
         options |= self.room.learners[index]
@@ -199,9 +196,9 @@ class Driver:
     def watch(self, planned: int = 1, update: Callable[[], int] | None = None) -> None:
         """Watch the members until the first ones have ended; others than ``planned`` await room.
 
-        ``update`` returns the run's last update, -1 before the first, if its members are equal: a
-        run of several goes on when one is left out or is started again. Raises MemberGoneError if
-        the run fails with one; else what one raised, or GroupError if this process's own Ray died.
+        ``update`` returns the run's last update (-1 before the first) if members are equal: such a
+        run goes on without one, or when one starts again. Raises MemberGoneError if the run fails
+        with a member; else a member's error, or GroupError if this process's own Ray died.
         """
         # Remove the members that have ended.
         first, latest = self.members[:planned], -1
@@ -297,9 +294,9 @@ def drive(
 ) -> Iterator[Driver]:
     """Connect to Ray, reserve room, show progress and hear signals; kill the members at the end.
 
-    ``run`` is the run's id if its directory is to be opened here. The first learner is on this
-    machine then, and where there is no storage. Raises DistrlccError: what does not fit, or what
-    ended the run.
+    ``run`` is the run's id if its directory is opened here. The first learner is then on this
+    machine, as it is without a storage. Raises DistrlccError: what does not fit, or what ended the
+    run.
     """
     # Say how to go on: the run directory has the same path in another process.
     out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()

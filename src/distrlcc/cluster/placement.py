@@ -39,10 +39,7 @@ def _text(needs: Needs) -> str:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Room for a run's learners and workers: the options of each as a Ray actor.
-
-    Those beyond the plan, up to `ResourcesConfig.max_workers`, take what is free.
-    """
+    """Room on a cluster: options of each actor; those beyond the plan take what is free."""
 
     learners: list[dict[str, Any]]
     workers: list[dict[str, Any]]
@@ -63,8 +60,8 @@ def reserve(
 ) -> Iterator[Reservation]:
     """Reserve room for learners and workers on the cluster, and give it back.
 
-    ``at`` is the address of the machine where the first learner must be; empty: anywhere. Raises
-    GroupError if Ray finds no room in time; the message says what is free and what was asked for.
+    The first learner is at the address ``at``; empty: anywhere. Raises GroupError if Ray finds no
+    room in time; the message says how much is free and how much is needed.
     """
     # Ask for a bundle for each planned process.
     ray = require_ray()

@@ -136,9 +136,9 @@ def ray_session(address: str = "", cpus: float | None = None) -> Iterator[Any]:
 
 
 def bound_to(head: str) -> dict[str, str]:
-    """Return the variable with which Ray takes loopback for an address, if the head's is that.
+    """Return the variable with which Ray takes loopback for an address, if the head is there.
 
-    Else Ray replaces it by the machine's own. At loopback it listens there alone.
+    Otherwise Ray replaces it by the machine's own address. At loopback it listens there alone.
     """
     return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": str(int(head != LOOPBACK))}
 
@@ -181,16 +181,12 @@ def _shut_down(ray: Any) -> None:
 
 
 def dead_part(ray: Any) -> str:
-    """Return the part of this process's own Ray that died and that a run cannot do without.
-
-    Without its server Ray would wait for 60 s, and then end this process.
-    """
+    """Return the part of our own Ray that died and that a run needs; its own wait takes 60 s."""
     dead = [name for name, _ in ray._private.worker._global_node.dead_processes()]
     return next((name for name in dead if name in {"gcs_server", "raylet"}), "")
 
 
 def _resolve(address: str) -> str:
-    """Return HOST:PORT of a cluster's head."""
     if address != AUTO:
         return address
     if read_state() is not None:
@@ -202,15 +198,15 @@ def _resolve(address: str) -> str:
             return path.read_text().strip()
     raise NoGroupError(
         "no Ray cluster runs on this machine; start one with: distrlcc cluster start, or leave "
-        "--address away"
+        "--address out"
     )
 
 
 def _credentials(address: str) -> dict[str, str]:
     """Return Ray's variables by which a cluster admits this process.
 
-    A cluster that was not started by ``distrlcc cluster start`` may need no token. Then none may be
-    given, even if this machine keeps one: its own processes would refuse each other.
+    A cluster that ``distrlcc cluster start`` did not start may need no token. This machine must
+    then give none, even if it keeps one: its own processes would refuse each other.
     """
     node = read_state()
     here = node is not None and node.ray_address == address
@@ -232,10 +228,9 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def read_row(address: str, token: str) -> dict[str, str]:
-    """Return the versions that a cluster's head has written for machines that join.
+    """Return the versions that a cluster's head wrote for machines that join; empty: it wrote none.
 
-    There are none if the cluster was not started by ``distrlcc cluster start``. Raises
-    DistrlccError (see `ask_store`; or the cluster has another token, or its row is none).
+    Raises DistrlccError: see `ask_store`; or the token differs, or the row is malformed.
     """
     row = ask_store(address, token)
     if row is None:
@@ -249,10 +244,10 @@ def read_row(address: str, token: str) -> dict[str, str]:
 
 
 def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:
-    """Write a row into the internal store of a head if one is given, else return it.
+    """Write a row into a head's internal store, or return it; None if the head has another token.
 
-    That is None if the head has another token. Raises ConfigError if the address is none, or Ray is
-    not installed; GroupError if no Ray answers there in time.
+    Raises ConfigError if the address is invalid, or Ray is not installed; GroupError if no Ray
+    answers there in time.
     """
     host, port = parse_address(address)
     require_ray()
@@ -312,7 +307,7 @@ def death(error: Exception) -> str:
 
 
 def memory_kills(actor: Any) -> list[str]:
-    """Return what to say of each time that Ray's memory monitor killed an actor, oldest first.
+    """Return a line for each actor that Ray's memory monitor killed, oldest first.
 
     An actor that Ray starts again does not say why it was restarted; Ray's table of processes does.
     """
@@ -341,8 +336,7 @@ def memory_kills(actor: Any) -> list[str]:
 def why_gone(actor: Any, known: int, otherwise: str) -> tuple[str, int]:
     """Return why an actor is gone, and how often the memory monitor has killed it so far.
 
-    ``known``: how often before; ``otherwise``: what Ray said, which does not know of memory where
-    it starts the actor again.
+    ``known``: how often before; ``otherwise``: Ray's reason, which misses memory if it restarts it.
     """
     deadline = monotonic() + limits().heartbeat  # the table is written a little later
     while len(kills := memory_kills(actor)) <= known and monotonic() < deadline:

@@ -91,10 +91,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def state_folder() -> Path:
-    """Return this machine's folder, which only its owner may read.
-
-    Raises OutputError if it cannot be made.
-    """
+    """Return this machine's folder, which only its owner may read; raises OutputError."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     machine = f"{platform.node() or 'host'}-{os.stat('/proc/self/ns/net').st_ino}"
     folder = Path(home).expanduser() / "distrlcc" / "ray" / machine
@@ -135,7 +132,7 @@ def write_state(node: Node | None) -> None:
 
 
 def node_here() -> Node:
-    """Return this machine's part in a running cluster; raise a GroupError if there is none."""
+    """Return this machine's part in a running cluster; raise GroupError if it has none."""
     node = read_state()
     if node is None:
         raise NoGroupError(

@@ -1,9 +1,8 @@
 """Both topologies on Ray: equal ranks, or one trainer that starts the workers.
 
-Ray starts a process that died again, wherever there is room. Ranks join at an update's end. The
-first rank is on the machine where the command was given and the run directory is, and so is the
-trainer without a storage; with one it is anywhere, and its successor on another machine goes on
-from the last checkpoint.
+Ray starts a process that died again, wherever there is room. Ranks join at an update's end. Without
+a storage, the first rank or the trainer is on the machine of the command and the run directory.
+With one, a trainer is anywhere, and its successor goes on from the last checkpoint.
 """
 
 import secrets
@@ -40,10 +39,9 @@ class RayRank(Trains):
     def train(
         self, spec: RankSpec, job: TrainJob, token: str, room: Reservation, own: dict[str, str]
     ) -> int:
-        """Train as this rank; return 0 or the signal that ended it. The run has a token of its own.
+        """Train as this rank; return 0 or the signal that ended it. The run has its own token.
 
-        Learners have workers in a ``room``, which must share ``own``. Raises what `train_rank` and
-        `train_on_engine` raise.
+        Learners have workers in a ``room``, which must share ``own``.
         """
         name = "learner" if spec.learners else "rank"
         self.feed.take_warnings(f"{name} {spec.slot}: " if spec.slot else "")
@@ -76,11 +74,11 @@ def train_ranks_on_ray(
 ) -> int:
     """Train with equal ranks on a cluster, or learners with workers; the first is on this machine.
 
-    Where the group is elastic, Ray starts a rank that died again as often as it takes while the
-    run makes progress; `ResourcesConfig.max_workers` lets more in than planned. Otherwise all end
-    with it, and start again from the last checkpoint as often as ``group.restarts`` says. Returns
-    0, or 128 + the number of the signal that ended the run. Raises DistrlccError for what does not
-    fit, found before anything is written, and for what ended the run.
+    In an elastic group Ray restarts a rank that died while the run makes progress, and lets up to
+    `ResourcesConfig.max_workers` in. Otherwise all end with it, and start again from the last
+    checkpoint up to ``group.restarts`` times. Returns 0, or 128 + the number of the signal that
+    ended the run. Raises DistrlccError for what does not fit, before anything is written, or what
+    ended it.
     """
     # Find what does not fit before anything is written; then reserve room and begin the directory.
     rehearse(config, 0 if workers else Share.of(config, 0, processes).first)
@@ -138,7 +136,7 @@ class RayTrainer(Trains):
         """Train until the end, as the process with the identity ``own`` asked.
 
         All trainers of a run, one after the other, have one ``run_id``. Raises DistrlccError if
-        this machine has other versions; or see `open_directory` and `train_on_engine`.
+        this machine has other versions.
         """
         check_identity(own, identity(config, topology=TOPOLOGY))
         switch_threads_often()

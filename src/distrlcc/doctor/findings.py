@@ -1,4 +1,4 @@
-"""What a doctor reports: one finding for each check and machine, and the table of them."""
+"""A doctor's report: one finding for each check and machine, and the table of them."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"
 
 @dataclass(frozen=True)
 class Finding:
-    """What was checked where, what was found, and what to do about it."""
+    """A check of a thing, its outcome, and the remedy."""
 
     check: str
     machine: str
@@ -35,7 +35,7 @@ class Finding:
 
 
 def finding(check: str, found: str, *, fail: str = "", warn: str = "") -> Finding:
-    """Return a finding; its verdict follows from what is to be done about a failure or warning."""
+    """Return a finding; the verdict follows from the remedy, which only failures have."""
     verdict = Verdict.FAIL if fail else Verdict.WARN if warn else Verdict.OK
     return Finding(check, HERE, verdict, found, fail or warn)
 

@@ -1,7 +1,7 @@
-"""The checks of machines that SSH reaches, before they train together, and of what is between them.
+"""The checks of machines that SSH reaches, before they train together, and of the links between.
 
-On each, ``distrlcc doctor --answer`` calls functions: one line of JSON says which, another one what
-they return.
+On each, ``distrlcc doctor --answer`` calls the functions that lines of JSON name, and answers
+alike.
 """
 
 import platform
@@ -44,11 +44,11 @@ _FUNCTIONS: dict[Callable[..., Any], Any] = {
     wire.reach: list[str],
     wire.measure: wire.Wire,
 }
-"""What is called there, and the type of what it returns."""
+"""Functions that another machine may ask for, and the types of their results."""
 
 
 def answer() -> int:
-    """Call functions for who writes to our standard input, until that ends."""
+    """Call functions for the machine at the other end of our standard input, until that ends."""
     functions = {function.__name__: function for function in _FUNCTIONS}
     for line in sys.stdin.buffer:
         name, *arguments = msgspec.json.decode(line)
@@ -62,7 +62,7 @@ def answer() -> int:
 
 
 def _call(far: _Machine, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns there; GroupError: it failed, or nothing answers."""
+    """Return a function's result there; GroupError: it failed, or nothing answers."""
     said = b"no answer"
     assert far.process.stdin is not None
     far.process.stdin.write(msgspec.json.encode([function.__name__, *arguments]) + b"\n")

@@ -64,7 +64,7 @@ def _interface(head: str, name: str = "", ray: str = "") -> Finding:
 
 
 def check_machine(*, cluster: bool) -> list[Finding]:
-    """Check a machine that is to be in a cluster, which needs Ray, or not."""
+    """Check a machine that may join a cluster, which needs Ray, or not."""
     return [_versions(cluster=cluster), _cores(), _memory(), _disk(), _gpus()]
 
 
@@ -205,9 +205,9 @@ def new_marks(place: str) -> Storage:
 
 
 def leave_mark(marks: Storage, name: str) -> str:
-    """Leave this machine's mark and read it back; return what went wrong.
+    """Leave this machine's mark and read it back; return the problem, if any.
 
-    A storage folder must be there already: one that this makes may be where a mount is missing.
+    A storage folder must exist already: one made here may lie where a mount is missing.
     """
     is_url = "://" in marks.url
     try:

@@ -23,7 +23,7 @@ _ALL = 8  # up to so many machines every pair; beyond, each with the head and it
 
 @dataclass(frozen=True)
 class Wire:
-    """What was measured between here and there."""
+    """Measurements between two machines."""
 
     round_trip_ms: float  # shortest of up to twenty
     offset_ms: float  # their clock minus ours, from the shortest round trip, as NTP does

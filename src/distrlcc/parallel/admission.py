@@ -1,7 +1,7 @@
 """Admission to a group, the same in both topologies.
 
-Only who knows the token (`DISTRLCC_TOKEN`) reaches the master's store from another machine; see
-`distrlcc.parallel.tunnel`. Slot 0 puts there what all must have in common, and every other process
+Only a process with the token (`DISTRLCC_TOKEN`) reaches the master's store from another machine;
+see `distrlcc.parallel.tunnel`. Slot 0 publishes there what all must share, and every other process
 compares it with its own before it takes part.
 """
 
@@ -33,10 +33,7 @@ def own_token() -> str:
 
 
 def checked_token(token: str) -> str:
-    """Return a token that may guard a cluster.
-
-    Raises ConfigError if it is too short to guard anything, or cannot be sent in a header.
-    """
+    """Return a token that may guard a cluster; ConfigError: too short, or unfit for a header."""
     if len(token) < _SHORTEST:
         raise ConfigError(
             f"{TOKEN} has {len(token)} characters; expected {_SHORTEST} or more, such as those of "
@@ -48,23 +45,17 @@ def checked_token(token: str) -> str:
 
 
 def guard(token: str, address: str) -> str:
-    """Return a token that may guard this machine, which the others reach at an address.
-
-    Raises ConfigError if there is none, or it does not do.
-    """
+    """Return a token for a machine that others reach; ConfigError: it is missing or invalid."""
     if not token:
         raise ConfigError(
-            f"{address} is not on this machine alone: set {TOKEN} as on node 0, which prints the "
-            "whole line for the others where it makes one itself"
+            f"{address} is not on this machine alone: set {TOKEN} to that of node 0, which "
+            "prints the whole line for the others if it made the token"
         )
     return checked_token(token)
 
 
 def handshake(store: Any, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> str:
-    """Compare with the identity that slot 0 published first; return the run's id that it gave.
-
-    Raises GroupError if slot 0 is not there, or this process does not match it.
-    """
+    """Compare with slot 0's identity; return the run's id; GroupError: no slot 0, or no match."""
     key = f"{spec.attempt}/identity"
     if spec.slot == 0:
         own = {**identity, _RUN: run or uuid.uuid4().hex}
@@ -83,10 +74,7 @@ def decode(data: bytes, kind: Any, source: str) -> Any:
 
 
 def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> bytes:
-    """Return a key's value once it is in the store; wait ``extra`` seconds beyond the join timeout.
-
-    Raises GroupError if it is not there in time.
-    """
+    """Return a key's value, ``extra`` seconds beyond the join timeout at most; else GroupError."""
     if missing(store, [key], monotonic() + spec.join_seconds + extra):
         raise NoGroupError(
             f"the master at {spec.address}:{spec.port} did not send {key!r} within "

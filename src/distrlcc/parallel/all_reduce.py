@@ -1,14 +1,14 @@
 """Sums over ranks in as few messages as there can be, one after the other.
 
-gloo's ring sends 2 (n - 1) messages one after the other, of 1/n of the vector each. The gradients
-of small networks are bound by that number and not by their size. Recursive doubling takes log2 n
-messages of the whole vector. Recursive halving and doubling (Rabenseifner,
-https://doi.org/10.1007/978-3-540-24685-5_1) takes twice as many, of a half, a quarter and so on,
-and is quicker for more bytes. Either takes two more where n is no power of two. Ranks that are
-neighbours exchange first, and in halving the greatest parts: they are often on one machine.
+The gradients of small networks are bound by the number of messages and not by their size. The ring
+of gloo sends 2 (n - 1) of them in a row, each with 1/n of the vector. Recursive doubling takes log2
+n, each with the whole vector. Recursive halving and doubling (Rabenseifner,
+https://doi.org/10.1007/978-3-540-24685-5_1) takes twice as many, of ever smaller parts, and is
+quicker for more bytes. Either takes two more if n is no power of two. Neighbouring ranks exchange
+first, and in halving the greatest parts: they are often on one machine.
 
-Both ways add the same numbers in the same order, ``((0 + 1) + (2 + 3)) + …``, so that all ranks get
-the same bits and the clock may choose between them.
+Both add the same numbers in the same order, ``((0 + 1) + (2 + 3)) + …``. So all ranks get the same
+bits, and the clock may choose between them.
 """
 
 import time
@@ -28,10 +28,7 @@ class AllReduce:
     """Sums over the ranks of a gloo group."""
 
     def __init__(self, backend: Any, rank: int, size: int) -> None:
-        """Take the group's backend; all ranks make this at once, as it measures exchanges.
-
-        Raises RuntimeError if a rank is gone.
-        """
+        """Take the group's backend; all ranks make this at once; raises RuntimeError."""
         self._backend, self.rank, self.size = backend, rank, size
         self._power = 1 << (size.bit_length() - 1)
         self._spare = torch.zeros(0)
@@ -57,10 +54,7 @@ class AllReduce:
         return time.perf_counter() - begin
 
     def __call__(self, vector: Tensor) -> None:
-        """Replace a flat vector by the ranks' sum; all have the same number and type of values.
-
-        Raises RuntimeError if a rank is gone, or late.
-        """
+        """Replace ranks' equally long vectors by their sum; RuntimeError: one is gone or late."""
         rank, power = self.rank, self._power
         if self._spare.numel() < vector.numel() or self._spare.dtype != vector.dtype:
             self._spare = torch.empty_like(vector)
@@ -104,7 +98,6 @@ class AllReduce:
             self._swap(vector[own], vector[given], partner)
 
     def _swap(self, given: Tensor, received: Tensor, partner: int) -> None:
-        """Send to a partner, and receive what it sends."""
         coming, going = self._receive(received, partner), self._send(given, partner)
         coming.wait()
         going.wait()

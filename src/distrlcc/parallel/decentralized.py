@@ -2,7 +2,7 @@
 
 Every rank collects by itself and learns from it; gradients are averaged in each minibatch. Once per
 update the ranks agree on their group, each with its batch. If a rank is lost in the middle, all
-undo the update and those that are left do it again; a rank with older weights receives the newest
+undo the update and those that are left do it again. A rank with older weights receives the newest
 by broadcast and learns from its next batch on. Read `ElasticGroup.update` top to bottom; the loop
 around it is `distrlcc.runs.train.train`.
 """
@@ -43,9 +43,9 @@ _INTERVAL_SECONDS, _COST = 0.005, 50.0
 class StragglerRule:
     """Cuts a rollout short when most others have finished theirs (DD-PPO, arXiv 1911.00357).
 
-    It asks the master's store for the count of finished rollouts, but only once the others should
-    have finished by the pace of their last rollouts, and for at most two percent of the time. So it
-    costs nothing where no rank is slow.
+    It asks the master's store for the count of finished rollouts. It asks only once the others
+    should have finished, by the pace of their last rollouts, and for at most two percent of the
+    time. So it costs nothing where no rank is slow.
     """
 
     def __init__(
@@ -55,10 +55,7 @@ class StragglerRule:
         length: int,
         paces: Sequence[float] = (),
     ) -> None:
-        """Start the clock of a rollout of ``length`` rows.
-
-        ``paces`` has each rank's time per row in the last rollout, s; it is empty if not known.
-        """
+        """Start the clock of a rollout; ``paces``: each rank's last s per row, or empty."""
         self._group, self._config = group, config
         self._needed = max(1, math.ceil(config.straggler_share * (group.size - 1) - 1e-9))
         self._least = max(1, math.ceil(config.straggler_minimum * length))
@@ -99,10 +96,7 @@ class ElasticGroup:
         self._ended = self._leaves = self._signalled = self._learned = False
 
     def ended(self, state: RunState) -> bool:
-        """Say whether rank 0's user or the time ends the run, or a user this rank's part.
-
-        Raises GroupError if this rank is left out, as it sent what is not finite again.
-        """
+        """Say whether the run or this rank's part ends; GroupError: not finite again."""
         own = self._group.members[self._group.rank]
         if self._offences[own.name] >= _OFFENCES:
             raise GroupError(
@@ -126,8 +120,8 @@ class ElasticGroup:
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn with the others; see `distrlcc.runs.train.Group`.
 
-        Raises GroupError if weights differ between ranks, the master is out of reach, or a rank is
-        gone and the group is not elastic.
+        Raises GroupError if weights differ between ranks, the master is out of reach, or a rank of
+        a group that is not elastic is gone.
         """
         group, collected, failures = self._group, time.perf_counter(), 0
         if batch is not None:
@@ -230,9 +224,9 @@ class ElasticGroup:
     def _go_on_together(self, state: RunState, batch: Any, quorum: Quorum) -> bool:
         """Have all ranks go on from one state; say whether this rank's was another.
 
-        A new rank 0 opens the run, and writes the rows that the last one did not write. Where what
-        is saved is not of their history, as another group has saved it meanwhile or this one has
-        just begun, all go on from that: only one history of a run goes on.
+        A new rank 0 opens the run, and writes the rows that the last one did not write. The saved
+        state may be of another history, if another group saved it meanwhile or this one has just
+        begun. Then all go on from it: only one history of a run goes on.
         """
         other = False
         if quorum.behind or (quorum.ready and state.paused()):
@@ -247,12 +241,10 @@ class ElasticGroup:
         return other
 
     def _receive(self, state: RunState, batch: Any, source: int) -> bool:
-        """Broadcast a rank's state.
+        """Broadcast a rank's state; say whether this rank's was older, and empty its batch then.
 
-        With it go the rows since the newest checkpoint, and who left and joined: whoever receives
-        them may be the next rank 0. Return whether this rank's state was older: its batch is made
-        empty then. Raises GroupError if what was sent is no state; CheckpointError if it is not one
-        of this run.
+        With it go the rows since the newest checkpoint, and who left and joined: a receiver may be
+        the next rank 0. Raises GroupError at an invalid state; CheckpointError at another run's.
         """
         group, update = self._group, state.counters.update
         recorder = self._recorder
@@ -262,7 +254,7 @@ class ElasticGroup:
             group.broadcast(pack(state.shared_state() | own), source)
             return False
         packed = group.broadcast(b"", source)
-        with reading(GroupError, f"{group.members[source]} sent a state that is none"):
+        with reading(GroupError, f"{group.members[source]} sent an invalid state"):
             newest = unpack(packed)
             rows = msgspec.convert(newest.pop("rows"), dict[int, dict[str, Any]])
             saved = msgspec.convert(newest.pop("saved"), tuple[int, str])

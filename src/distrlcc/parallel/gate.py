@@ -56,7 +56,7 @@ class Tunnel:
 
     @property
     def ended(self) -> str:
-        """What to say where its process has ended; empty while it lives."""
+        """Why the tunnel's process has ended; empty while it lives."""
         if self._process.poll() is None:
             return ""
         return f"the tunnel to the other machines (process {self._process.pid}) ended"
@@ -68,7 +68,7 @@ class Tunnel:
 
 
 class Gate:
-    """A line to this machine's tunnel; what it was asked for is there until the line is closed."""
+    """A connection to the tunnel process; its forwards end with it."""
 
     def __init__(self, name: str) -> None:
         """Open it to the tunnel of this name; raises GroupError if the tunnel is gone."""
@@ -91,17 +91,14 @@ class Gate:
         self._socket.close()
 
     def register(self, target: int | str) -> str:
-        """Let other machines reach a loopback port, or an abstract Unix socket by its name.
-
-        Return where they do, as address:port.
-        """
+        """Let others reach a loopback port, or a Unix socket by its name; return address:port."""
         return self._ask(Ask(target)).gateway
 
     def way(self, gateway: str, target: str | int) -> int:
         """Return a loopback port that leads to a port or service behind another tunnel.
 
-        Raises OSError if the service cannot be reached; GroupError if there is another token, or no
-        tunnel; or this machine's own is gone.
+        Raises OSError if the service cannot be reached; GroupError if the token differs, or either
+        tunnel is gone.
         """
         host, _, port = gateway.rpartition(":")
         answer = self._ask(Ask(target, host, int(port)))
@@ -164,10 +161,7 @@ class TunnelStore(dist.Store):  # type: ignore[misc, name-defined]
         self._store.set(key, data)
 
     def get(self, key: str) -> bytes:
-        """See torch's Store.
-
-        Raises GroupError if a member told something else than where it listens.
-        """
+        """See torch's Store; GroupError: a member told something else than where it listens."""
         data = bytes(self._store.get(key))
         if not data.startswith(_MARK):
             return data

@@ -1,7 +1,7 @@
 """Starts a program on other machines by SSH: OpenSSH's client, with its user's configuration.
 
-There it is told the token on its standard input, and ends when that does: with the connection, or
-with whoever made it.
+The program reads the token from its standard input, and ends when that closes: with the connection,
+or with the process that made it.
 """
 
 import os
@@ -38,10 +38,7 @@ _SCRIPT = (
 
 
 def read_hosts(path: str) -> dict[str, int]:
-    """Read a file with a host on each line and behind it a number of processes, 0 where none is.
-
-    Raises ConfigError if it cannot be read, names none or one twice, or a line is something else.
-    """
+    """Read a file of hosts, each with its number of processes, 0 if none; raises ConfigError."""
     hosts = dict[str, int]()
     with reading(ConfigError, f"cannot read {path}"):
         lines = Path(path).read_text("utf-8").splitlines()
@@ -60,10 +57,7 @@ def read_hosts(path: str) -> dict[str, int]:
 
 
 def ssh(host: str, *words: str) -> Popen[bytes]:
-    """Run a command on a host, with pipes as its input and output.
-
-    Raises ConfigError if there is no SSH client.
-    """
+    """Run a command on a host, with pipes as its input and output; ConfigError: no SSH client."""
     client = shlex.split(os.environ.get(SSH, "")) or ["ssh"]
     options = f"-T -x -oBatchMode=yes -oConnectTimeout={2 * limits().call:.0f}"
     options += f" -oServerAliveCountMax=3 -oServerAliveInterval={limits().absence / 3:.0f}"
@@ -113,8 +107,8 @@ class _Remote(Thread):
 def started(hosts: Sequence[str], program: str, words: Sequence[Sequence[str]]) -> Iterator[None]:
     """Run a program, as a shell takes it, on each host with its words and our token.
 
-    It ends in time after this context does, or is ended. Raises NoGroupError if a host cannot be
-    reached without a question or lacks it; none has begun.
+    It ends with this context, or is ended. Raises NoGroupError, before any has begun, if a host
+    lacks it or cannot be reached without a question.
     """
     remotes = list[_Remote]()
     try:

@@ -52,17 +52,14 @@ def interfaces() -> list[Interface]:
 
 
 def resolve(host: str) -> str:
-    """Return a host's IPv4 address.
-
-    Raises ConfigError if it has none, or one of no single machine, such as 0.0.0.0.
-    """
+    """Return a host's IPv4 address; ConfigError: none, or one of several machines (0.0.0.0)."""
     remedy = "; give an address such as 10.0.0.1"
     with reading(ConfigError, f"{host!r} has no IPv4 address", remedy):
         found = str(look_up(host, None, limits().call, family=socket.AF_INET)[0][4][0])
     address = IPv4Address(found)
     if address in _THIS_NETWORK or address.is_multicast or address == _BROADCAST:
         raise ConfigError(
-            f"{host} is no address of one machine: expected the one at which the others reach it, "
+            f"{host} is not the address of one machine: expected the one at which others reach it, "
             "such as 10.0.0.1"
         )
     return found
@@ -97,10 +94,9 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def interface_towards(host: str, name: str = "") -> Interface:
-    """Return the interface that reaches a host, which may be this machine.
+    """Return the interface of a ``name``, or the system's choice, that reaches a host, or this one.
 
-    That is the one of a ``name``, else the system's choice. Raises ConfigError if there is none, no
-    route, or no such host.
+    Raises ConfigError if there is no such interface, route or host.
     """
     found = interfaces()
     names = ", ".join(map(str, found)) or "none"
@@ -140,10 +136,7 @@ def is_loopback(address: str) -> bool:
 
 
 def tunnel_towards(host: str) -> Interface:
-    """Return the tunnel (TUN, TAP, WireGuard) to use for a host: the one on the route, or the only.
-
-    Raises ConfigError if there is none, or several of which none is on the route.
-    """
+    """Return the tunnel on the route to a host, or the only one; raises ConfigError."""
     tunnels = [interface for interface in interfaces() if is_tunnel(interface.name)]
     routed = interface_towards(host)
     if routed in tunnels or len({tunnel.name for tunnel in tunnels}) == 1:

@@ -1,4 +1,4 @@
-"""Which rank of how many a launcher of others has started this process as, by its environment.
+"""The rank and size that another launcher gave this process, by its environment.
 
 torchrun, Kubernetes' PyTorchJob and scripts set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 Slurm and the MPIs have names of their own for the first two, and leave the master to the user.
@@ -18,10 +18,8 @@ _OTHERS = (
     ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"),
     ("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_RANK"),
 )
-"""Launchers; their names of rank, count and rank on the machine; what only a started task has.
-
-srun starts the daemons of the MPIs before it, whose tasks inherit its numbers.
-"""
+"""Launchers; their names of rank, count and local rank; a name that only a started task has. Slurm
+starts the daemons of the MPIs before their tasks, which inherit its numbers."""
 
 
 def launched(environment: Mapping[str, str]) -> dict[str, str] | None:

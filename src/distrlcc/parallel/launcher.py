@@ -55,7 +55,7 @@ class Outcome:
 
     code: int = 0
     results: dict[int, Any] = field(default_factory=dict)
-    """What each process that ended well returned, by slot."""
+    """Results of processes that ended well, by slot."""
 
     def measured(self) -> list[Any]:
         """Return the results in order of slots; raise where a signal cut the measurement short."""
@@ -81,9 +81,9 @@ class Launcher:
         """Take what to run: ``target(spec, job)`` for each of this machine's specs.
 
         With slot 0 this is node 0, which has the master; port 0 takes any. A process that is
-        started again, at most ``restarts`` of them, gets the job with ``resume`` set. Whichever
-        ends well ends the run, but for a worker where there are learners. The ``invitation`` is
-        said once others can join.
+        started again, at most ``restarts`` of them, gets the job with ``resume`` set. The first
+        that ends well ends the run, except for a worker if there are learners. The ``invitation``
+        is said once others can join.
         """
         self._target, self._job, self._specs = target, job, specs
         self._hosts, self._restarts, self._led = specs[0].slot == 0, restarts, specs[0].learners
@@ -106,10 +106,7 @@ class Launcher:
         """Why processes have gone; several may give up for the same reason."""
 
     def run(self) -> Outcome:
-        """Run until all processes have ended; none is left, however this returns.
-
-        Raises DistrlccError: the error of the first process that failed.
-        """
+        """Run until all processes have ended; none is left. Raises the first failed one's error."""
         with ExitStack() as stack:
             # Serve the master, or find it and the attempt that its run is at.
             first = self._specs[0]
@@ -233,7 +230,7 @@ class Launcher:
             self._kill()
 
     def _judge(self, child: _Child, stopper: Stopper, run: RunWatch) -> DistrlccError | None:
-        """Judge how a process ended; return why the run fails, if it does."""
+        """Return why this exit fails the run, or None."""
         spec, code, (kind, sent) = child.spec, child.process.exitcode, child.sent
         # It returned: the run is over with it, unless others here learn.
         learns, only = spec.slot < self._led, self._led == 1 and self._hosts
@@ -318,7 +315,6 @@ class Launcher:
                     os.kill(child.process.pid, number)
 
     def _kill(self) -> None:
-        """Kill what is left of our own."""
         for child in self._children:
             child.process.kill()
         for child in self._children:
@@ -326,7 +322,7 @@ class Launcher:
 
 
 def _own_fault(failure: DistrlccError) -> bool:
-    """Say whether it would come again, and so ends the run, whoever else goes on."""
+    """Return whether a retry would fail alike, so that the run must end."""
     return failure.exit_code not in (GroupError.exit_code, LEFT_OUT)
 
 

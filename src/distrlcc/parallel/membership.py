@@ -76,9 +76,9 @@ class Membership:
     ) -> None:
         """Join at ``lighthouse`` (address:port) under this process's own address.
 
-        ``attempt`` asks the master for the newest one, which no member is believed to know.
-        A first heartbeat is sent at once, so that no quorum forms without this member. Raises
-        GroupError if the lighthouse is out of reach.
+        ``attempt`` asks the master for the newest one, which no member is believed to know. A first
+        heartbeat goes out at once, so that no quorum forms without this member. Raises GroupError
+        if the lighthouse is out of reach.
         """
         self._lighthouse, self._spec, self._address = lighthouse, spec, address
         self._attempt = attempt
@@ -109,7 +109,7 @@ class Membership:
     def agree(self, step: int, **state: Any) -> list[Member]:
         """Wait for all living members and return them in order of rank.
 
-        Of two with one slot the one that is further stays. ``state`` has more of this `Member`.
+        If two have one slot, the one that is further stays. ``state`` has more of this `Member`.
         Raises GroupError if the lighthouse is out of reach, or another process has this slot.
         """
         own = {"slot": self._spec.slot, "pid": os.getpid(), "attempt": self._spec.attempt, **state}
@@ -126,7 +126,6 @@ class Membership:
             time.sleep(limits().tick)
 
     def _quorum(self, step: int, data: dict[str, Any]) -> list[Member]:
-        """Wait for all living processes."""
         begin = time.monotonic()
         # Longer than a silence: a member that gave up asking when another counts as silent would
         # miss the quorum, in which the others then wait for it.
@@ -168,7 +167,7 @@ class Membership:
         except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
             if name not in self._odd:
                 self._odd.add(name)
-                line = f"{name[:64]!r} says of itself what no member would ({error!s:.200})"
+                line = f"{name[:64]!r} sent an invalid membership record ({error!s:.200})"
                 warnings.warn(f"{line}; it is left out", stacklevel=2)
             return None
 
@@ -202,8 +201,8 @@ class Membership:
     def _beat(self) -> None:
         """Send heartbeats; end the process when the lighthouse has heard none for too long.
 
-        The main thread may by then wait in a call to a machine that is gone, where nothing else
-        would end it.
+        The main thread may then wait in a call to a machine that is gone, which nothing else would
+        end.
         """
         client: Any = None
         # One that is lost is sent again before its sender counts as silent.

@@ -1,9 +1,9 @@
 """The process group: the one context that joins, agrees, exchanges and leaves.
 
 Except for the store nothing else touches torch.distributed. Once per update the members form a
-quorum: a process that died, froze or was cut off is dropped, one that joined is admitted, and the
-group is built anew if it changed. Between two quorums every collective has a short time limit; one
-that fails raises `PeerLostError`, and the update is done again with the next quorum.
+quorum. It drops a process that died, froze or was cut off, admits one that joined, and builds the
+group anew if it changed. Between two quorums every collective has a short time limit. One that
+fails raises `PeerLostError`, and the update is done again with the next quorum.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Quorum:
-    """What members have agreed on."""
+    """The members' agreement."""
 
     left: tuple[Member, ...]
     joined: tuple[Member, ...]
@@ -176,10 +176,7 @@ class ProcessGroup:
     # Agreeing
 
     def agree(self, step: int, *, ready: bool, ends: bool = False) -> Quorum:
-        """Wait for all living members, and build the group anew if it is not what it was.
-
-        Raises GroupError if a rank is gone for good, or the master is out of reach.
-        """
+        """Wait for living members; rebuild a changed group; GroupError: a rank or master gone."""
         failures = 0
         while True:
             # Wait for all living members: which left and which joined since the last time?
@@ -226,7 +223,6 @@ class ProcessGroup:
             )
 
     def _build(self, members: list[Member]) -> None:
-        """Build the torch group of these members."""
         # Leave the old group, and name the new one: its key is like no other's, as builds count up.
         self._tear_down()
         self._group = ""
@@ -246,7 +242,6 @@ class ProcessGroup:
         self._broken, self._rounds, self._group = False, 0, key
 
     def _connect(self, key: str, size: int) -> None:
-        """Connect all members of a group that has this key."""
         store, cuda = self._store, self.device.type == "cuda"
         if self.spec.gate and not cuda:
             self._gate = Gate(self.spec.gate)
@@ -327,10 +322,7 @@ class ProcessGroup:
     # Collectives: every member calls the same ones in the same order
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the members' sum of a small float64 array of the same shape everywhere.
-
-        Raises NotFiniteError if it is not finite, which all members see.
-        """
+        """Return the members' sum of a small float64 array; all raise NotFiniteError alike."""
         if self.size == 1:
             return checked(values)
         tensor = torch.from_numpy(np.array(values, np.float64)).to(self.device)
@@ -394,10 +386,7 @@ class ProcessGroup:
 
 
 def _check_private(interface: Interface, *, named: bool) -> None:
-    """See that NCCL, which no tunnel carries, speaks where its user trusts all who listen.
-
-    Raises ConfigError if it would not.
-    """
+    """See that NCCL, which no tunnel carries, is on a trusted interface; else ConfigError."""
     if not (named or is_loopback(interface.address) or is_tunnel(interface.name)):
         raise ConfigError(
             f"NCCL would speak over {interface} without encryption or any check of who is there: "

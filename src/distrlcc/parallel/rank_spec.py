@@ -28,5 +28,5 @@ class RankSpec:
 
     @property
     def team(self) -> str:
-        """What the names of a learner and its workers in the master's store begin with."""
+        """Prefix of a learner's and its workers' names in the master's store."""
         return f"{self.attempt}/{self.learner}"

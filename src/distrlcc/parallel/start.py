@@ -49,7 +49,7 @@ _Told = tuple[
     Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,3}(\.[0-9]{1,3}){3}\Z")],
     Port,
 ]
-"""What rank 0 leaves there: the attempt, and its master's address and port."""
+"""Rank 0's note there: the attempt, and its master's address and port."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class TrainJob:
         return out
 
     def directory(self, run: str) -> RunDirectory:
-        """Open the run's directory; make one where there is none, as on another machine."""
+        """Open the run's directory; make a missing one, as on another machine."""
         out = self.out if self.here else self.folder(run)
         resume = run_of(out) == run
         if self.here and not resume:
-            raise OutputError(f"{out} is no folder of this run any more: it was removed")
+            raise OutputError(f"{out} no longer holds this run; was it deleted?")
         directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
         directory.belong_to(run, new=not resume)
         if self.storage is not None:
@@ -156,10 +156,7 @@ def start_node(
     node: Node | None = None,
     processes: int = 1,
 ) -> int:
-    """Run this machine's processes until they end; return the exit code.
-
-    Raises DistrlccError for what does not fit, before anything is written, or what ended the run.
-    """
+    """Run this machine's processes until they end; return the exit code; raises DistrlccError."""
     # Find what does not fit before anything is written.
     node = node or Node()
     if node.index == 0:
@@ -206,10 +203,7 @@ def rank_spec(
 def node_job(
     config: RunConfig | ImitateConfig, options: RunOptions, node: int
 ) -> Iterator[TrainJob]:
-    """Return the ranks' job; node 0 begins the run's directory, or opens it.
-
-    Another node needs a directory only if one of its ranks leads.
-    """
+    """Return the ranks' job; node 0 begins or opens the directory, others only once they lead."""
     run = uuid.uuid4().hex
     out = options.out or Path("runs") / f"{config.recipe}-node{node}"
     job = TrainJob(config, out, options.resume, options.tensorboard, run, options.place(run))
@@ -223,10 +217,7 @@ def node_job(
 
 @contextmanager
 def behind_tunnel(spec: RankSpec, token: str, master: Master | None = None) -> Iterator[RankSpec]:
-    """Return the spec of a rank that no launcher of ours started, with a tunnel of its own.
-
-    Raises what `open_tunnel` raises.
-    """
+    """Return the spec, with its own tunnel, of a rank that no launcher of ours started."""
     tunnel = open_tunnel(replace(spec, port=0), token) if master is None else master.tunnel
     try:
         yield replace(spec, gate=tunnel.name) if tunnel is not None else spec
@@ -241,8 +232,8 @@ def run_launched(
     """Train as the rank that a launcher's environment names; return the exit code.
 
     ``environment`` is `launched`'s. torchrun ends all ranks when one dies, and with
-    ``--max-restarts`` starts all again: the run then goes on from its last checkpoint. Raises
-    ConfigError if there is no ``--out``.
+    ``--max-restarts`` starts all again: the run then goes on from its last checkpoint. ConfigError:
+    there is no ``--out``.
     """
     if options.out is None:
         raise ConfigError("under a launcher give --out DIR, the same for all ranks")
@@ -271,11 +262,10 @@ def _launched_spec(
 ) -> tuple[RankSpec, Master | None, Any]:
     """Return this rank's spec; on rank 0 the master that it serves; and the launcher's store.
 
-    The others find the master's address in the launcher's store. That outlives a restart, and
-    agents count restarts differently, so rank 0 counts them there, and the others try addresses
-    until one answers: that of the attempt before belongs to a process that is gone. Raises
-    ConfigError if there is no such interface, or no route; GroupError if that store or rank 0 does
-    not answer.
+    The others find the master's address in the launcher's store, which outlives a restart. Agents
+    count restarts differently, so rank 0 counts them there. The others try addresses until one
+    answers: that of the attempt before belongs to a process that is gone. Raises ConfigError if
+    there is no such interface, or no route; GroupError if that store or rank 0 does not answer.
     """
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     slot, master = int(environment["RANK"]), None

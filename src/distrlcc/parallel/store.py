@@ -28,16 +28,16 @@ PrefixStore: Any = dist.PrefixStore  # type: ignore[attr-defined]
 
 
 class Master:
-    """What the launcher of node 0 serves on loopback: the store and the lighthouse."""
+    """Node 0's services on loopback: the store and the lighthouse."""
 
     def __init__(
         self, address: str, port: int, *, lighthouse: bool = True, token: str = ""
     ) -> None:
         """Listen; port 0 takes any.
 
-        At an address that others reach, only a tunnel listens, for those who know the token. Raises
-        ConfigError if the address is no one's, or there is no token that will do; GroupError if the
-        address is not this machine's, or the port is taken.
+        At an address that others reach, only a tunnel listens, for processes with the token. Raises
+        ConfigError if no interface has the address, or the token is missing or too short;
+        GroupError if another machine has the address, or the port is taken.
         """
         # Serve the store on loopback, at the given port if that is where members look for it.
         own = resolve(address)
@@ -84,7 +84,7 @@ def open_tunnel(spec: RankSpec, token: str) -> Tunnel | None:
     """Return this machine's tunnel to a master on another; None where that is on loopback.
 
     It has the master's port number if that is free here, so that a firewall opens one only. Raises
-    ConfigError if there is no such interface, no route, or no token that will do.
+    ConfigError if there is no such interface or route, or the token is missing or too short.
     """
     own = interface_towards(spec.address, spec.interface).address
     if is_loopback(own):
@@ -99,9 +99,8 @@ def open_tunnel(spec: RankSpec, token: str) -> Tunnel | None:
 def reach(spec: RankSpec, service: str, wait: float) -> tuple[str, int]:
     """Return where a service of the master is reached from here; try for ``wait`` seconds.
 
-    Without a tunnel the service is the store. Raises ConfigError if there is no such interface, or
-    no route; GroupError if nothing listens there, there is another token, or this machine's tunnel
-    is gone.
+    Without a tunnel the service is the store. Raises ConfigError if there is no such interface or
+    route; GroupError if nothing listens there, the token differs, or this machine's tunnel is gone.
     """
     interface, begin = interface_towards(spec.address, spec.interface), time.monotonic()
     address = resolve(spec.address)  # once, as the system's resolver knows no limit
@@ -126,10 +125,7 @@ def reach(spec: RankSpec, service: str, wait: float) -> tuple[str, int]:
 
 @contextmanager
 def master_needed(spec: RankSpec) -> Iterator[None]:
-    """Turn the failure of a call to the store into one line.
-
-    Raises GroupError if the master went away.
-    """
+    """Turn the failure of a call to the store into one line; GroupError: the master went away."""
     try:
         yield
     except RuntimeError as error:  # torch's DistError is one
@@ -141,7 +137,8 @@ def master_needed(spec: RankSpec) -> Iterator[None]:
 def connect(spec: RankSpec, wait: float) -> Any:
     """Return a client of the master's store, once something listens there; try ``wait`` seconds.
 
-    Raises ConfigError (see `reach`); GroupError (see `reach`; or what listens there is no store).
+    Raises ConfigError and GroupError as `reach` does; GroupError, too, if something else listens
+    there.
     """
     address, port = reach(spec, "store", wait)
     try:
@@ -151,10 +148,7 @@ def connect(spec: RankSpec, wait: float) -> Any:
 
 
 def open_store(address: str, port: int, seconds: float, *, serves: bool = False) -> Any:
-    """Return a store's client, or its server, whose calls wait for some time, s.
-
-    Raises RuntimeError (what torch says; or nothing is answered).
-    """
+    """Return a store's client, or its server, whose calls wait for some s; raises RuntimeError."""
     # Open it in a thread: a server of another kind may let torch wait forever.
     opened: Future[Any] = Future()
     limit = timedelta(seconds=seconds)
@@ -195,10 +189,7 @@ def sockets_to(port: int) -> set[int]:
 
 
 def wait_for_attempt(spec: RankSpec, least: int) -> int:
-    """Return the number of the attempt that a run is at, once it is at least ``least``.
-
-    Raises GroupError if the master is out of reach, or no such attempt begins in time.
-    """
+    """Return a run's attempt once it is at least ``least``; raises GroupError if that fails."""
     store = connect(spec, spec.join_seconds)
     deadline = time.monotonic() + spec.join_seconds
     with master_needed(spec):
@@ -213,7 +204,7 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
 
 
 def raise_to(store: Any, epoch: int) -> int:
-    """Raise the number of who leads to an epoch if that is greater; return what it is then."""
+    """Raise the leader's epoch to ``epoch`` if that is higher; return the current epoch."""
     while (found := max(number_in(store, _EPOCH), 0)) < epoch:
         if found == 0 and store.check([_EPOCH]):  # no leader wrote that
             store.delete_key(_EPOCH)

@@ -1,10 +1,10 @@
 """One TLS port per machine, through which alone the machines of a run speak with each other.
 
-What torch and torchft listen on is on loopback only, as they let anyone in who reaches them. A
-connection to another machine goes to a listener on loopback that this machine's tunnel opened for
-it, through TLS to the other machine's tunnel, and there to the port that it is for. Both sides show
-the same certificate, whose key comes from the run's token: nobody else can. The tunnel is a process
-of its own, and this module is its program; `distrlcc.parallel.gate` opens it and asks it.
+PyTorch and torchft admit any process that reaches their ports, so these are on loopback only. A
+connection to another machine goes to a listener on loopback, which this machine's tunnel opened for
+it. From there it goes through TLS to the other machine's tunnel, and on to its port. Both sides
+show the same certificate, whose key comes from the run's token: nobody else can. The tunnel is a
+process of its own, and this module is its program; `distrlcc.parallel.gate` opens it and asks it.
 """
 
 import asyncio
@@ -41,11 +41,10 @@ Name = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class Ask(msgspec.Struct, forbid_unknown_fields=True):
-    """What a process asks of its machine's tunnel; without a host, to let others reach a port."""
+    """A process's question to its machine's tunnel; without a host, to let others reach a port."""
 
     target: Port | Name
-    """What a process there has registered, a loopback port or the name of an abstract Unix socket;
-    or a service by its name."""
+    """A loopback port or the name of an abstract Unix socket, registered there; or a service."""
     host: Name = ""
     port: Port = 1
 
@@ -60,7 +59,7 @@ class Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
-    """What the tunnel's process is told at its start."""
+    """Settings of the tunnel's process, told at its start."""
 
     address: str
     token: str
@@ -186,7 +185,7 @@ class _Server:
         self._registered = Counter[int | str]()
         """Loopback ports and Unix sockets of this machine's processes."""
         self._unfinished: dict[str, dict[asyncio.Task[None], None]] = {}
-        """Of each host, oldest first: connections that have not proved yet to know the token."""
+        """Each host's connections, oldest first, that have not proved yet to know the token."""
         self._ways: dict[tuple[str, int, str], int] = {}  # loopback ports that lead to services
         self._turns: dict[tuple[str, int], asyncio.Semaphore] = {}
         self._tasks = set[asyncio.Task[None]]()
@@ -224,7 +223,7 @@ class _Server:
     # From other machines
 
     async def _admit(self, connection: socket.socket, host: str) -> None:
-        """Let in who knows the token, to what it asks for."""
+        """Check a peer's token and connect it to the service it names."""
         loop, end = asyncio.get_running_loop(), _End()
         try:
             _keep_alive(connection)
@@ -360,7 +359,6 @@ def _say(_: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
 
 
 def _problem(error: OSError) -> Answer:
-    """Say why a service on another machine cannot be reached."""
     kind = "unreachable"
     if isinstance(error, ConnectionRefusedError):
         kind = "refused"

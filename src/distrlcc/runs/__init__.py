@@ -1,1 +1,1 @@
-"""What a run is and how it trains: configuration, state, loop, directory, recorder."""
+"""Runs and how they train: configuration, state, loop, directory, recorder."""

@@ -1,16 +1,13 @@
 """Checkpoints: everything that a run needs to go on, in one safetensors file written atomically.
 
-A state is a tree of dicts (keys str or int), lists and tuples with leaves that are NumPy arrays,
-torch tensors, Python numbers of any size, strings and None. Arrays and tensors are stored as
-tensors ``"0"``, ``"1"``, ...; the tree, the configuration and the versions are JSON in the file's
-metadata; a CRC-32 covers the tree and every tensor. Everything comes back bit for bit; tensors come
-back on the CPU. No pickle, and torch is imported only when a tensor is met::
+A state is a tree of dicts (keys str or int), lists and tuples. Its leaves are NumPy arrays, torch
+tensors, Python numbers of any size, strings and None. Arrays and tensors are tensors ``"0"``,
+``"1"``, ... of the file. The tree, the configuration and the versions are JSON in its metadata. A
+CRC-32 covers the tree and every tensor. Everything comes back bit for bit, tensors on the CPU.
+There is no pickle, and torch is imported only for a tensor.
 
-    save_checkpoint(path, {"weights": module.state_dict(), "update": 7}, config_toml=text)
-    state = load_checkpoint(path, config_toml=text)
-
-A file is written under a temporary name beside its place, synced and renamed over the old one, so
-a process that is killed while writing leaves the last good file.
+A file is written under a temporary name beside its place, synced and renamed over the old one. A
+process that is killed while writing leaves the last good file.
 """
 
 import json
@@ -68,7 +65,6 @@ def checksum(state: Mapping[str, Any]) -> int:
 
 
 def _flatten(state: Mapping[str, Any]) -> tuple[str, list[NDArray[Any]]]:
-    """Return a state's tree as JSON, and its arrays."""
     arrays: list[NDArray[Any]] = []
     return json.dumps(_encode(state, arrays, "state")), arrays
 
@@ -88,8 +84,8 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Read a state, of any configuration if that is None.
 
-    ``fill`` completes the one that stands in the file, which may be older. Raises CheckpointError,
-    where it is damaged DamagedCheckpointError.
+    ``fill`` completes the configuration in the file, which may be older. Raises CheckpointError,
+    and DamagedCheckpointError if the file is damaged.
     """
     try:
         path.open("rb").close()
@@ -113,7 +109,6 @@ def load_checkpoint(
 def _check(
     path: Path, metadata: Mapping[str, str], config_toml: str | None, fill: Callable[[str], str]
 ) -> None:
-    """Refuse a foreign file, another version of the layout and another configuration."""
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a distrlcc checkpoint")
     if metadata.get("version") != VERSION:
@@ -164,7 +159,6 @@ def _store(array: NDArray[Any], arrays: list[NDArray[Any]], place: str) -> int:
 
 
 def _decode(node: Any, arrays: list[NDArray[Any]]) -> Any:
-    """Turn what :func:`_encode` made back into the tree."""
     if not isinstance(node, list):
         return node
     kind, content = node

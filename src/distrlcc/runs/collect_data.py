@@ -1,8 +1,8 @@
 """Writes an expert's trajectories to disk: rounds of whole episodes, side by side.
 
 Every episode of a round starts together and is taken once it ends, so no episode is cut short and
-short ones are not preferred. What the expert does is the environment's label: the oracle's, or the
-action that follows the scheme that drives the links. Of several schemes each link has the one with
+short ones are not preferred. The environment's label is the expert's action: the oracle's, or the
+one that follows the scheme that drives the links. With several schemes, each link has the one with
 the greatest return there.
 """
 
@@ -36,7 +36,7 @@ class CollectConfig:
     """Everything that shapes a data set."""
 
     scheme: str
-    """The expert: ``oracle``, or a scheme that drives the links; of several, with commas between,
+    """The expert: ``oracle``, or a scheme that drives the links; with several, parted by commas,
     each link has the one with the greatest return there."""
     steps: int = 1_000_000  # steps to collect, to an episode's end; 0: `episodes` says how much
     episodes: int = 0  # episodes to collect; 0: `steps` says how much
@@ -87,9 +87,9 @@ def disturbed(
 
     A policy that was shown only an expert's own states has never seen what its small errors lead to
     (DART, https://arxiv.org/abs/1703.09327). So each stretch of `STRETCH` steps begins with one
-    random action, taken for a random number of steps: the window ends up far off, and the rest of
-    the stretch is the expert's way back. What the expert would have done is recorded at every step.
-    Draws are named by seed, environment, episode and step.
+    random action, taken for a random number of steps. The window ends up far off, and the rest of
+    the stretch is the expert's way back. The expert's own choice is recorded at every step. Draws
+    are named by seed, environment, episode and step.
     """
     if share == 0.0:
         return actions
@@ -178,7 +178,7 @@ def collect_data(
 ) -> Manifest | int:
     """Collect a data set in rounds of the same configuration, in a new or empty folder.
 
-    Returns its manifest; or the number of the signal that ended it early, and nothing is kept.
+    Returns its manifest, or the number of the signal that ended it early: then nothing is kept.
     Raises OutputError.
     """
     origin = Origin(

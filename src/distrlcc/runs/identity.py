@@ -73,8 +73,8 @@ def _code() -> str:
 
 
 def check_identity(master: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Compare with the master's; raises GroupError with a table, or ConfigError if it is none."""
-    with reading(ConfigError, "what the master says of itself cannot be read", _REMEDY):
+    """Compare with the master's; raises GroupError with a table, or ConfigError if malformed."""
+    with reading(ConfigError, "the master's identity cannot be read", _REMEDY):
         table = differences(msgspec.convert(master, dict[str, str]), own)
     if table:
         raise NoGroupError(

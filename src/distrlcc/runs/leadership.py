@@ -1,9 +1,9 @@
 """Which process writes a run's folder: the one with the newest epoch, a number that only grows.
 
 A leader that was frozen may be replaced and not know it. So the next one leaves a file of its epoch
-in the folder (a fencing token) and then removes the temporary files of earlier epochs: a former
-leader that has not looked for newer epochs yet will find one, and of one that looked already the
-rename will fail. So each rename comes after a look, and each temporary file before it.
+in the folder (a fencing token) and then removes the temporary files of earlier epochs. A former
+leader that has not looked for newer epochs yet will find one; if it looked already, its rename will
+fail. So each rename comes after a look, and each temporary file before it.
 """
 
 import sys
@@ -65,13 +65,13 @@ class Leadership:
         remove_temporary(folder, folder / "checkpoints", epoch=epoch)
 
     def check(self) -> None:
-        """Raise FencedError if another process leads by now, OutputError if the folder is gone.
+        """Raise FencedError if another process leads, OutputError if the folder is gone.
 
         Where it is a later rank 0 of the same run, that is a SupersededError.
         """
         run = run_of(self._folder)
         if run is None:
-            raise OutputError(f"{self._folder} is no run's folder any more: it was removed")
+            raise OutputError(f"{self._folder} no longer holds a run; was it deleted?")
         newest = max(map(_number, self._folder.glob(f"{_EPOCH}*")), default=0)
         taken = f"another process has taken {self._folder} over; this one ends"
         if run != self._run:

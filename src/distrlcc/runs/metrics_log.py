@@ -1,4 +1,4 @@
-"""What a run measures: a line per update in ``metrics.jsonl``, and TensorBoard's event files."""
+"""A run's metrics: a line per update in ``metrics.jsonl``, and TensorBoard's event files."""
 
 import errno
 import json
@@ -38,7 +38,7 @@ class _Row(msgspec.Struct):
 class MetricsLog:
     """The metrics of the run in a folder, or its workers' lines.
 
-    Lines are only appended. What is known later of an update, such as its scores, is another line
+    Lines are only appended. Figures that come later, such as an update's scores, are another line
     of the same update: `read_metrics` joins them.
     """
 
@@ -73,9 +73,9 @@ class MetricsLog:
     ) -> None:
         """Go on with what is there, without torn lines and those of updates after ``update``.
 
-        Of later ones those are kept whose rows are of these ``groups``. The lines are copied to a
-        new file: one that a former writer has open is then of no run. ``check`` is
-        `write_together`'s ``before_rename``. Raises OutputError.
+        Later rows stay if their group is one of ``groups``. The lines are copied to a new file: one
+        that a former writer has open is then of no run. ``check`` is `write_together`'s
+        ``before_rename``. Raises OutputError.
         """
         self.close()
         copy = temporary_path(self.path, epoch)
@@ -139,7 +139,7 @@ class MetricsLog:
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
         """Append metrics of an update: numbers, texts or lists of them; raises OutputError.
 
-        What is not finite is written as null. Only numbers go to TensorBoard.
+        Values that are not finite are written as null. Only numbers go to TensorBoard.
         """
         row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
         line = msgspec.json.format(row, indent=0) + b"\n"

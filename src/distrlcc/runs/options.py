@@ -1,4 +1,4 @@
-"""What a command says of a run beside its configuration; without torch."""
+"""A command's options for a run beside its configuration; without torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

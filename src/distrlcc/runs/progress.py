@@ -131,7 +131,6 @@ class Progress:
             self._console.print(Text(f"alarm: {self._alarm}"), soft_wrap=True)
 
     def _panel(self) -> Group:
-        """Return a bar, a table of one row and the alarm, for a terminal."""
         done = self._done()
         left = self._left()
         head = Table.grid(padding=(0, 2))
@@ -146,7 +145,6 @@ class Progress:
         return Group(head, table, *alarm, *below)
 
     def _cells(self) -> list[tuple[str, str]]:
-        """Return labels and values in order."""
         steps = _short(self._values.get("steps", 0.0))
         if self._total_steps:
             steps += f"/{_short(self._total_steps)}"

@@ -1,4 +1,4 @@
-"""What rank 0 does after an update: score, save, log and show."""
+"""The work of rank 0 after an update: score, save, log and show."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ class Leader(Protocol):
 
     @property
     def key(self) -> str:
-        """What tells its group from all others; empty for one process."""
+        """Key that tells its group from all others; empty for one process."""
         return ""
 
     def still_leads(self) -> bool:
@@ -71,9 +71,9 @@ class Recorder:
     ) -> None:
         """Record a state's updates; a context manager.
 
-        Another rank may take over while this one is suspended: it then writes what this one does
-        not write any more. Several processes save ``shared_only`` what all ranks share, and the
-        first rank 0 goes on from it; that there is nothing is said where they are to ``resume``.
+        Another rank may take over while this one is suspended: it then writes what this one no
+        longer may. Several processes save ``shared_only`` the state that all ranks share, and the
+        first rank 0 goes on from it. If they ``resume`` and nothing is saved, a line says so.
         """
         self._state, self._group, self._open_run = state, group, open_run
         self._shared_only, self._resume = shared_only, resume
@@ -108,9 +108,9 @@ class Recorder:
     def lead(self, *, may_go_back: bool = False) -> bool:
         """Open the run if this process is rank 0, and write what is not there of its rows.
 
-        Ranks call it whenever their group is another one, before anything is exchanged: so no
-        update is made that the rank 0 of its group cannot write. It ``may_go_back`` then to what is
-        saved, where that is no part of its own history; say whether it has. Raises OutputError.
+        Ranks call it whenever their group is another one, before anything is exchanged: so the rank
+        0 of a group can write each of its updates. If it ``may_go_back`` it goes back to a saved
+        state that is no part of its own history; it says whether it has. Raises OutputError.
         """
         went_back = False
         if not self._group.leads or self._epoch != self._group.epoch:

@@ -60,8 +60,8 @@ class HeldOutConfig:
     seconds: float = 10.0
     """Length of its episodes, s."""
     keep: Literal["best", "newest"] = "best"
-    """Whose weights become the run's policy: those with the greatest reward there, or the newest,
-    which act by sampling as in training; then the reward decides nothing."""
+    """Which weights become the run's policy: those with the greatest reward there, or the newest,
+    which act by sampling as in training. The reward then decides nothing."""
     average_steps: int = 0
     """Steps over which weights are averaged, exponentially, before they are scored and kept (Polyak
     averaging); 0: the weights as they are."""
@@ -77,12 +77,12 @@ _OWN_BATCHES = hidden(batch=lambda batch: batch == "shared")
 
 @dataclass(frozen=True)
 class DistributedConfig:
-    """How several processes train together; of no matter to one."""
+    """How several processes train together; not used by a single process."""
 
     batch: Literal["shared", "per-process"] = "shared"
-    """shared: num_envs, minibatches and DAgger's capacity count for all processes together, and any
-    number of them learns the same. per-process: they are each process's own, so that with more of
-    them an update has more to learn from."""
+    """With shared, num_envs, minibatches and DAgger's capacity count for all processes together,
+    and any number of them learns the same. With per-process they are each process's own: more
+    processes then give an update more to learn from."""
     lr_rule: LRRule = field(default="sqrt", metadata=_OWN_BATCHES)
     """How the learning rate follows the number of processes where batches are each one's own: its
     square root (Adam's rule), ``linear`` (SGD's) or ``none``. A rate that desired_kl sets does
@@ -116,7 +116,7 @@ CHANNEL, TORCH_RPC = "channel", "torch-rpc"
 
 @dataclass(frozen=True)
 class ActorsConfig:
-    """The workers of the actor-learner topology; of no matter to the others."""
+    """The workers of the actor-learner topology; not used by the others."""
 
     nodes: tuple[tuple[str, ...], ...] = (
         ("0", "1", "2", "3"),
@@ -136,7 +136,7 @@ class ActorsConfig:
     wait_workers: float = 60.0
     """Time to wait for another worker when none is left, s."""
     engine: str = CHANNEL
-    """How workers are called: ``channel``, of our own, or ``torch-rpc``; on Ray of no matter."""
+    """How workers are called: ``channel``, of our own, or ``torch-rpc``; not used on Ray."""
 
     def __post_init__(self) -> None:
         if not self.nodes or not any(self.nodes):
@@ -176,7 +176,7 @@ RESERVED = ("CPU", "GPU", "memory", "object_store_memory")  # they have options 
 
 @dataclass(frozen=True)
 class ResourcesConfig:
-    """Resources of each process on Ray; of no matter elsewhere."""
+    """Resources of each process on Ray; not used elsewhere."""
 
     workers: int = 0
     """Workers of an actor-learner run; 0: one for each link."""
@@ -287,8 +287,8 @@ class RunConfig:
         *("total_steps", "max_seconds", "start_from"),
         *("distributed", "actors", "resources"),
     )
-    """Keys that a resumed run may change: when it ends and how processes work together. What it
-    started from matters no more once there is a checkpoint."""
+    """Keys that a resumed run may change: when it ends and how processes work together. Its first
+    weights are not used any more once there is a checkpoint."""
     command: ClassVar[str] = "train"
     """The command that trains it."""
     unit: ClassVar[str] = "update"

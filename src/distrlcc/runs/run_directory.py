@@ -88,8 +88,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """Open a run to go on with it; follow with :meth:`load` and :meth:`rewind`.
 
-        Extendable keys are as given from now on; others that differ are in a CheckpointError.
-        Raises OutputError if there is no run.
+        Extendable keys are as given from now on; others that differ are a CheckpointError. Raises
+        OutputError if there is no run.
         """
         began = cls.read_config(out, type(config))
         changed = toml_differences(_identity(began), _identity(config))

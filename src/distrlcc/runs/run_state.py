@@ -68,7 +68,7 @@ def _check_demonstrations(env: EnvConfig, folder: Path) -> None:
     if share := data.manifest.origin.disturb:
         raise DatasetError(
             f"{folder}: {share:.0%} of its steps took a random action, so that they do not show "
-            "what the expert's comes to; collect it undisturbed (docs/imitation.md)"
+            "the results of the expert's own; collect it undisturbed (docs/imitation.md)"
         )
 
 
@@ -80,7 +80,6 @@ _SHAPE = (
 
 
 def _starting_weights(path: str, spec: PolicySpec) -> Weights:
-    """Return a policy file's weights, to train a policy of a spec from."""
     policy = load_policy(find_policy(path))
     given, wanted = (json.decode(json.encode(each)) for each in (policy.spec, spec))
     for each in given, wanted:  # a user's code may have changed: its shape counts
@@ -166,8 +165,8 @@ class RunState:
     def commit(self, stats: CollectStats, *, learned: bool = True, finite: bool = True) -> None:
         """Count an update with these statistics, and see that it did no harm.
 
-        It was refused where nothing was ``learned``, as where numbers were not ``finite``. Raises
-        ConfigError where training has diverged and was not restored.
+        A refused update ``learned`` nothing, for instance since numbers were not ``finite``. Raises
+        ConfigError if training has diverged and was not restored.
         """
         if not learned:
             self.learner.pass_over(int(stats.steps))
@@ -256,7 +255,7 @@ class RunState:
         return line
 
     def shared_state(self) -> dict[str, Any]:
-        """Return what is the same on all ranks: all but the source and DAgger's data."""
+        """Return the part that all ranks share: all except the source and DAgger's data."""
         return {
             "learner": self.learner.shared_state(),
             "alarm": None if self.alarm is None else self.alarm.state_dict(),
@@ -290,20 +289,14 @@ class RunState:
             self.best, self._average = _weights(state["best"]), _weights(state.get("average"))
 
     def load(self, run: "RunDirectory", note: Callable[[str], None] = say) -> None:
-        """Go on from a run's newest checkpoint, if it has one; follow with `RunDirectory.rewind`.
-
-        ``note`` takes lines for the user. Raises CheckpointError.
-        """
+        """Load a run's newest checkpoint, if any; `RunDirectory.rewind` follows."""
         loaded = run.load(note)
         if loaded is not None:
             self.load_state_dict(loaded)
 
 
 def require_more(config: RunConfig | ImitateConfig, run: "RunDirectory") -> None:
-    """Raise ConfigError where nothing is left to do, not even to score it for the last time.
-
-    Raises CheckpointError.
-    """
+    """Raise ConfigError if nothing is left to do, not even to score it; or CheckpointError."""
     loaded = run.load(lambda line: None)
     if loaded is None or not run.policy_path.exists():
         return
@@ -336,19 +329,13 @@ def env_run(
     reducer: Reducer | None = None,
     device: str = "cpu",
 ) -> RunState:
-    """Return a run whose environments, all or a share of them, are in this process.
-
-    The learner computes on the device; acting is NumPy's. Raises ConfigError and TraceError.
-    """
+    """Return a run whose environments, all or a share, are in this process; acting is NumPy's."""
     source = EnvSource(config, share)
     learner = build_learner(config, source.spec, reducer, device)
     return RunState(config, source, learner, total_steps=config.total_steps)
 
 
 def rehearse(config: RunConfig, first: int = 0) -> None:
-    """Collect once from a link, whose agents begin with ``first``: misfits show, and it compiles.
-
-    Raises what `env_run` raises.
-    """
+    """Collect once from a link whose agents begin with ``first``: misfits show, and it compiles."""
     state = env_run(config, Share(first, config.env.unit))
     state.source.next(state.learner.weights(), None)

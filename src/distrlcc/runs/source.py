@@ -22,15 +22,12 @@ Stop = Callable[[int], bool]  # asked with the rows collected so far; True cuts 
 
 
 class Source(Protocol):
-    """Environments here, workers elsewhere, or a data set.
-
-    The methods that have a body here need none in a source with nothing to log, keep or close.
-    """
+    """Environments here, workers elsewhere, or a data set; methods with a body are optional."""
 
     spec: PolicySpec
 
     def next(self, weights: Weights, stop: Stop | None) -> tuple[Any, CollectStats] | None:
-        """Return the next batch and what was seen, or None if there will be no more.
+        """Return the next batch and its statistics, or None if there will be no more.
 
         The weights act from now on; ``stop`` cuts the batch short.
         """
@@ -46,11 +43,7 @@ class Source(Protocol):
     def metrics(
         self, stats: CollectStats, seconds: float, counts: Sequence[float]
     ) -> dict[str, Any]:
-        """Return what a run logs of the newest batch.
-
-        ``stats`` and ``counts`` are sums over all ranks; this batch and its update took
-        ``seconds``.
-        """
+        """Return the newest batch's metrics, from all ranks' sums and the batch's ``seconds``."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,15 +51,12 @@ class Source(Protocol):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Go on from a run's whole state, which may lack this source's part.
-
-        Say whether data that the learner keeps of its batches are of this source.
-        """
+        """Go on from a run's state, which may lack this part; say if the learner's data fit it."""
 
     def close(self, update: int) -> Exception | None:
         """Close everything; return why there were no more batches, if that is an error.
 
-        A batch that came after ``update`` updates were done was not learned from.
+        A batch that came after ``update`` updates was not learned from.
         """
         return None
 
@@ -80,7 +70,7 @@ class Share:
 
     @classmethod
     def of(cls, config: RunConfig, slot: int, size: int) -> "Share":
-        """Return a slot's share, whole links; late joiners (``size`` on) add theirs.
+        """Return a slot's share, whole links; a late joiner (slot ≥ ``size``) gets further ones.
 
         Raises ConfigError where there is not one environment for each.
         """
@@ -187,10 +177,7 @@ def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollo
 
 
 def check_data(env: EnvConfig, data: StoredData) -> None:
-    """Raise ConfigError if an expert's steps are of another environment than ``env``.
-
-    Raises DatasetError if they are of another distrlcc.
-    """
+    """Raise ConfigError if an expert's steps are of another environment, or DatasetError."""
     names = ("observation", "action", "step_ms", "interval_rtts", "pacing", "guard")
     collected = data_env(data, *names)
     for name in names:

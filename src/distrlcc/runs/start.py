@@ -35,7 +35,7 @@ def open_directory(
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or open it to go on, and lock it; store its end at last.
 
-    Where it is opened again by another process, ``run`` names the run.
+    If another process opens it again, ``run`` names the run.
     """
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None

@@ -18,8 +18,8 @@ class Stopper:
     def __init__(self, *, launched: bool = False) -> None:
         """Enter the context to listen.
 
-        A launcher may watch this process: it hears Ctrl-C and kills what does not end, and a signal
-        to the whole group of processes may come here twice.
+        A launcher may watch this process: it hears Ctrl-C and kills processes that do not end. A
+        signal to the whole group of processes may come here twice.
         """
         self.signal = 0
         self._launched = launched

@@ -1,8 +1,8 @@
 """Logs a run to Weights & Biases and MLflow (extras ``wandb``, ``mlflow``), each by a process.
 
-The process follows the run's metrics.jsonl. So each row is sent once, whichever rank writes it, a
-server that is slow or dead holds no rank up, and one that comes back gets what it missed. A file
-in the run's folder keeps which run of theirs it is, and a resume goes on in that.
+The process follows the run's metrics.jsonl. So each row is sent once, whichever rank writes it. A
+server that is slow or dead holds no rank up, and one that comes back gets what it missed. A file in
+the run's folder keeps the tracker's run, and a resume goes on in that.
 """
 
 import json
@@ -49,7 +49,7 @@ class Trackers:
     wandb: str = ""  # project, PROJECT or ENTITY/PROJECT; `AUTO`
     mlflow: str = ""  # URI of a server or of a store; `AUTO`
     variables: dict[str, str] = field(default_factory=_variables, repr=False)
-    """Of the process that begins the run: on Ray another one may have its folder."""
+    """Variables of the process that begins the run: on Ray another one may have its folder."""
 
     def __post_init__(self) -> None:
         if wrong := re.search(r"[\\#?%:]|/.*/|^/|/$", self.wandb):

@@ -24,7 +24,7 @@ from distrlcc.runs.stopper import Stopper
 
 @dataclass
 class Agreed:
-    """What came of an update that all took part in."""
+    """Results of an update that all took part in."""
 
     stats: CollectStats  # sums over ranks
     metrics: dict[str, float]
@@ -47,8 +47,8 @@ class Group(Protocol):
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         """Learn from all ranks' batches; None if there was none, or it was broken off and undone.
 
-        The state changes on all ranks alike; one whose weights are older than the others' takes
-        theirs and discards its batch, which is None if it has none yet. ``stats``: what it saw
+        The state changes on all ranks alike. A rank with older weights takes the others' and
+        discards its batch, which is None if it has none yet. ``stats`` are its statistics
         meanwhile.
         """
 

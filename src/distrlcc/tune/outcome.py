@@ -1,7 +1,4 @@
-"""What a tuner leaves: reports, the best policy and recipe with its schedule, a table, a figure.
-
-docs/tuning.md lists the files.
-"""
+"""A tuner's results: reports, the best policy and recipe with its schedule, a table, a figure."""
 
 import math
 import time
@@ -88,14 +85,13 @@ class Recorder:
 
 
 def read_best(folder: Path) -> Report | None:
-    """Return the report of the kept policy, or None if there is none yet; raises OutputError."""
+    """Return the report of the kept policy, or None if none is kept yet; raises OutputError."""
     path = folder / BEST
     with reading(OutputError, f"cannot read {path}", "; remove it to keep a new best"):
         return decode(path.read_bytes()) if path.exists() else None
 
 
 def _worth(mode: str) -> Callable[[Report], float]:
-    """Return what the best report has most of."""
     return lambda report: report.score if mode == "max" else -report.score
 
 

@@ -1,4 +1,4 @@
-"""What a tuner shows: its members' scores over updates, with their values, as figure and page."""
+"""A tuner's members: their scores over updates, with their values, as figure and page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -121,7 +121,7 @@ def population_page(
 
 
 def _shown(report: Report | None, key: str) -> float:
-    """Return a report's value of a key, or its score; NaN where there is none, or none to draw."""
+    """Return a report's value of a key, or its score; NaN if missing or not to be drawn."""
     if report is None or abs(report.score) >= _NO_SCORE:
         return np.nan
     return float(report.values[key]) if key else report.score

@@ -1,4 +1,4 @@
-"""What runs on Ray Tune: the search, how it chooses trials, how a member's process reports to it.
+"""A search on Ray Tune: how it chooses trials, and how a member's process reports to it.
 
 Imports Ray: import this module where Ray is known to be installed.
 """
@@ -53,7 +53,7 @@ _SAMPLERS = dict(tpe="TPE", cmaes="CmaEs", gp="GP", qmc="QMC", nsga2="NSGAII", n
 
 @dataclass
 class _Watch:
-    """What callbacks need, and what they found."""
+    """State of the callbacks."""
 
     recorder: Recorder
     stopper: Stopper
@@ -63,7 +63,7 @@ class _Watch:
 
 
 _WATCH: ContextVar[_Watch] = ContextVar("WATCH")
-"""Of this process: Ray pickles callbacks and restores them, so they hold nothing."""
+"""This process's state: Ray pickles callbacks and restores them, so they hold nothing."""
 
 
 def run(
@@ -227,7 +227,6 @@ def _quiet(level: int) -> None:
 
 
 def _member_name(trial: Trial) -> str:
-    """Return the name of a new trial, as ``member-00007``."""
     number = int(trial.experiment_tag.partition("_")[0])
     if "_" not in trial.trial_id:  # Ray numbers trials of a sampler from 1, others from 0
         number -= 1
@@ -270,10 +269,10 @@ class Population(PopulationBasedTraining):
     """Ray's population-based training, with draws that a seed decides and a state that survives.
 
     Ray's own scheduler draws from Python's global generator, and begins anew when a tuner is
-    restored. Where members are looked at together, it then waits for ever, as it does for a member
-    that has failed or is done, and where reports are farther apart than looks. It does not copy a
+    restored. If members are looked at together, it may wait forever for one that has failed or is
+    done. So it may after a restore, or if reports are farther apart than looks. It does not copy a
     member that was not among the best at its own last look. And Ray deletes checkpoints by their
-    number, also those that another member is still to copy.
+    number, also those that another member will still copy.
     """
 
     def __init__(self, config: TuneConfig) -> None:
@@ -368,7 +367,7 @@ class Population(PopulationBasedTraining):
                         _delete_fs_path(old.checkpoint.filesystem, path)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Choose as Ray does; look at all where who they wait for has failed or is done."""
+        """Choose as Ray does; if the awaited member failed or finished, consider all."""
         chosen = super().choose_trial_to_run(tune_controller)
         left = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
         stuck = self._synch and left and all(trial.status == Trial.PAUSED for trial in left)
@@ -409,7 +408,6 @@ class Population(PopulationBasedTraining):
 
 
 def _why(error: object) -> str:
-    """Return the line of an error that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any("worker process has died" in line for line in lines):  # Ray guesses in a long line why
         return "its process died: killed, out of memory, crashed, or its code ended it"

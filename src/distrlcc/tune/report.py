@@ -1,4 +1,4 @@
-"""What a member reports, and which copies were decided on; one JSON line each."""
+"""Members' reports, and the copies that were decided on; one JSON line each."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What is tuned: keys, what each value is drawn from (docs/tuning.md), and which keys may be."""
+"""The search space: keys, the distributions of their values (docs/tuning.md), and allowed keys."""
 
 import json
 import math
@@ -32,14 +32,14 @@ _APART = {
     "changes what the score means, so trials could not be compared": "env.reward. env.suites "
     "env.suite_weights held_out.",
     "is the same for all trials": "total_steps max_seconds checkpoint_every recipe seed",
-    "is of no matter to a trial, which is one process": "distributed. actors. resources.",
+    "has no effect in a trial, which is one process": "distributed. actors. resources.",
 }
 """Why keys cannot be searched; those that end in a dot are sections."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """What one value is drawn from."""
+    """Distribution of one value."""
 
     kind: str  # ``uniform``, ``loguniform``, ``int`` or ``choice``
     low: float = 0.0

@@ -16,8 +16,8 @@ class Explorer(Protocol):
     def __call__(self, values: dict[str, Any], /) -> dict[str, Any]:
         """Return values of the same keys, dotted as in ``ppo.lr``, that the configuration takes.
 
-        ``values`` are perturbed, and within their bounds. What is random comes from Python's
-        ``random``, which the tuner seeds.
+        ``values`` are perturbed, and within their bounds. Draws come from Python's ``random``,
+        which the tuner seeds.
         """
 
 
@@ -34,7 +34,7 @@ STOPPERS: Registry[StopRule] = Registry("stopper", {}, function)
 """Users' functions alone."""
 
 Metric = Literal["reward", "utilisation", "queueing_delay", "loss"]
-"""What members are compared by: a mean over held-out links."""
+"""Score that compares members: a mean over held-out links."""
 TimeAttr = Literal["update", "steps", "training_iteration", "time_total_s"]
 """What Ray Tune measures a member's progress by; ``training_iteration`` counts reports."""
 Sampler = Literal["tpe", "random", "cmaes", "gp", "qmc", "nsga2", "nsga3"]
@@ -87,7 +87,7 @@ class SearchConfig:
     grace: int = 40
     """Updates that every trial has."""
     reduction: float = 3.0
-    """Of as many trials one goes on at each rung."""
+    """At each rung one of so many trials goes on."""
     brackets: int = 1
     concurrent: int = 0
     """Trials at the same time; 0: as many as there are cores for."""
@@ -103,7 +103,7 @@ class TuneConfig:
     """A tuner."""
 
     run: RunConfig
-    """What each member trains; its ``total_steps`` are one member's."""
+    """The run of each member; its ``total_steps`` are one member's."""
     space: tuple[str, ...]
     """``KEY=DISTRIBUTION`` each."""
     storage: str = ""
@@ -121,7 +121,7 @@ class TuneConfig:
     failures: int = 2
     """Times that a member that failed is started again from its last checkpoint."""
     stop: str = ""
-    """What ends a member before its updates are done: a reference, see `STOPPERS`; empty: none."""
+    """Rule that ends a member before its updates are done: a reference (`STOPPERS`), or empty."""
     pbt: PBTConfig | None = None
     search: SearchConfig | None = None
     """Exactly one of the two."""

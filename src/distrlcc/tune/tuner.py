@@ -1,4 +1,4 @@
-"""What a tuner needs around Ray Tune: its folder, checks before it begins, an end in time."""
+"""The parts of a tuner around Ray Tune: its folder, checks before it begins, an end in time."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ _NEEDS = {"cmaes": ("cmaes",), "gp": ("scipy",), "qmc": ("scipy",)}  # packages 
 
 
 def read_config(out: Path) -> TuneConfig:
-    """Return the configuration of the tuner in a folder; raises OutputError if there is none."""
+    """Return the configuration of the tuner in a folder; raises OutputError if it is missing."""
     with reading(OutputError, f"{out} holds no tuner to resume"):
         return RunDirectory.read_config(out, TuneConfig, say)
 
@@ -59,7 +59,7 @@ def prepare(config: TuneConfig) -> None:
 def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
     """End this process when a stop takes too long, as where Ray was sent the signal, too.
 
-    What Ray started on this machine ends with this process; what was reported is saved by then.
+    Ray's processes on this machine end with it; reports are saved by then.
     """
     left = threading.Event()
 
