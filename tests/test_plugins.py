@@ -359,7 +359,7 @@ def test_a_policy_names_no_code_without_its_hash(file: Path) -> None:
 def test_the_kernel_has_no_network_of_a_users() -> None:
     reference = f"{Path(__file__).parents[1]}/examples/plugins/network.py:Gated"
     policy = make_policy(kind=NETWORKS.pinned(reference), observation="scale-free")
-    with pytest.raises(PolicyFileError, match="no network of a user's"):
+    with pytest.raises(PolicyFileError, match="runs no plug-in network"):
         quantise(policy, ACTIONS["multiplicative"])
 
 

@@ -425,7 +425,7 @@ def test_programs_of_others_are_scored_by_the_links_log(tmp_path: Path) -> None:
     assert 2.0 < second["throughput_mbps"]["mean"] < 5.9
     assert second["mean_queueing_delay_ms"]["mean"] < 5.0
     assert second["mean_cwnd_packets"]["mean"] is None
-    assert re.search(r"'false [\d.]+ 24730' ended with exit code 1: it said nothing", done.stderr)
+    assert re.search(r"'false [\d.]+ 24730' ended with exit code 1: no output", done.stderr)
 
 
 @pytest.mark.long

@@ -121,7 +121,7 @@ def test_a_start_time_is_s_of_the_monotonic_clock_or_now() -> None:
 
 @pytest.mark.parametrize("line", [b"soon\n", b"nan\n", b"inf\n", b"-inf\n", b"\xff\n", b"9" * 300])
 def test_what_is_no_start_time_is_one_line(line: bytes) -> None:
-    with pytest.raises(LinkError, match="is no start time; expected s of"):
+    with pytest.raises(LinkError, match="is not a start time; expected s of"):
         _told(line)
 
 

@@ -24,7 +24,7 @@ def _left() -> int:
 def test_a_program_that_fails_says_so_by_its_last_line() -> None:
     with pytest.raises(LinkError, match=r"^'echo a; echo b; false' .* exit code 1: b$"):
         run_program("echo a; echo b; false", 5.0)
-    with pytest.raises(LinkError, match=r"exit code 7: it said nothing$"):
+    with pytest.raises(LinkError, match=r"exit code 7: no output$"):
         run_program("exit 7", 5.0)
     run_program("true", 5.0)
 

@@ -58,5 +58,5 @@ def test_a_users_network_has_no_model(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["export", str(policy), "--onnx", str(model)]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1
-    assert "no model of a network of a user's, as network.py:Gated is" in line
+    assert "network.py:Gated is a plug-in network" in line
     assert not model.exists()

@@ -1,6 +1,6 @@
-"""Copies of runs that lie at a storage's URL: what the page reads of them, in a folder of its own.
+"""Copies of runs at a storage's URL: the files that the page reads, in a folder of its own.
 
-The folder is removed at the end; what a killed board left is removed when the next one begins.
+The folder is removed at the end; the folder of a killed board goes when the next board begins.
 """
 
 from __future__ import annotations

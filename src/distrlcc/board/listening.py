@@ -1,7 +1,7 @@
-"""Where a server of pages listens, and by which names a browser may ask for it.
+"""Addresses of a server of pages, and the names by which a browser may ask for it.
 
-A page elsewhere may have its own name lead here (DNS rebinding): what asks by a name that is not
-this server's gets nothing.
+A page elsewhere may let its own name lead here (DNS rebinding): a request by another name than this
+server's gets nothing.
 """
 
 import ipaddress
@@ -42,7 +42,7 @@ def is_own(host: str) -> bool:
 def asked_for(given: str, host: str, port: int) -> bool:
     """Say whether a request's ``Host`` is a server that listens at an address.
 
-    Where it listens at all of a machine's, any address is: only a name can be led astray.
+    If it listens at all addresses of a machine, any address counts: only names can be led astray.
     """
     bound = _address(host)
     for_all = bound is not None and bound.is_unspecified

@@ -1,4 +1,4 @@
-"""What does it do on this link? A link in a few numbers, and what senders do there.
+"""A link in a few numbers, and what senders do there.
 
 A `Question`'s fields are the page's sliders, the flags of ``distrlcc try``, and the map's axes.
 """
@@ -31,7 +31,7 @@ MOST_SENDERS = 6
 SCORES = ("power", "utilisation", "queueing_delay_rtt", "p95_queueing_delay_ms", "excess_loss")
 MEASURES = {"power": "power", "use": "share of the link used"}
 _MAP_MBIT, _MAP_RTTS = 120.0, 30.0
-"""What a link of a map carries, and its round trips; 1.5 s or more, 4 s or less."""
+"""Mbit that a link of a map carries, and its round trips; from 1.5 s up to 4 s."""
 
 
 def _slider(
@@ -160,7 +160,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one sender does on a link."""
+    """One sender's scores on a link."""
 
     contender: Contender
     scores: SchemeScores
@@ -239,8 +239,8 @@ def map_of(
 ) -> dict[str, Any]:
     """Compare two contenders on `CELLS` by `CELLS` links; 2 is twice as much for the first.
 
-    All else is as the question has it, but the time, which is a few dozen round trips. Raises
-    ConfigError where there is no such axis or measure.
+    All else is as the question has it, except the time: a few dozen round trips. Raises ConfigError
+    if there is no such axis or measure.
     """
     for name in (x, y):
         if name not in AXES:

@@ -1,7 +1,7 @@
 """One sender on one link, with one compiled call for each of its decisions.
 
-`distrlcc.evaluation.runner` steps through Python, which takes ten times as long as all that is
-computed for a single link. What is computed is the same, but for the order of sums in a network.
+`distrlcc.evaluation.runner` steps through Python, which takes ten times as long as all other work
+for a single link. The results are the same, except for the order of sums in a network.
 """
 
 from __future__ import annotations

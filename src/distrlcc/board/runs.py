@@ -1,7 +1,7 @@
 """Runs as their folders show them, read while they are written: nothing is asked of a training.
 
-A worker is gone once its lines end in ``workers.jsonl`` and others' go on; what joined, left and
-healed stands in the metrics' ``events``, of ranks and of Ray's members, too.
+A worker is gone once its lines end in ``workers.jsonl`` and others' go on. The metrics' ``events``
+say which ranks, workers and members of Ray joined, left and healed.
 """
 
 import json

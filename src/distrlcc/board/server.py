@@ -1,9 +1,9 @@
-"""The page's server: reads alone, from whoever may ask.
+"""The page's server: it only reads, for any browser that may ask.
 
-It answers what a browser of this machine asks for by this server's own name: a ``Host`` of another
-name is refused, as a page elsewhere may have had its name lead here (DNS rebinding); so is what
-another page sends. At an address that others reach, a request has the token, too. No address of a
-file comes from a request: runs, policies and the page's files are found by their names in tables.
+It answers a browser of this machine that asks by this server's own name. It refuses a ``Host`` of
+another name, since a page elsewhere may let its name lead here (DNS rebinding), and requests from
+other pages. At an address that others reach, a request needs the token, too. No file's path comes
+from a request: runs, policies and the page's files are found by their names in tables.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class Guard:
 
 
 class Board:
-    """What the page asks for."""
+    """The endpoints of the page."""
 
     def __init__(self, runs: Runs, folder: Path) -> None:
         """Show runs; traces that are dropped on the page are kept in a folder."""
@@ -147,7 +147,7 @@ class Board:
     # Who sends
 
     def sender(self, name: str) -> Contender:
-        """Return the contender of a name on the page: a scheme, a shipped policy, or ``run:KEY``.
+        """Return a name's contender: a scheme, a shipped policy, or ``run:KEY``.
 
         Raises ConfigError at others: plug-ins and files are not reached from here.
         """

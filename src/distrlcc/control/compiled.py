@@ -2,9 +2,9 @@
 
 numba's own cache misses edits to functions in other modules. So the cache folder's name holds a
 hash of all sources of compiled functions: `distrlcc.control`, `distrlcc.sim`, `distrlcc.env`, the
-package's own folder and `distrlcc.transport.recovery`. An edit means a new folder, and another copy
-of the same sources compiles nothing anew. A new folder takes the place of those that nobody has
-used for a month. Where none can be, nothing is kept.
+package's own folder and `distrlcc.transport.recovery`. An edit means a new folder; another copy of
+the same sources compiles nothing anew. A new folder replaces those unused for a month. Without a
+writable place nothing is kept.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ def _make_optional(kept: Any) -> None:
             save(*arguments)
         except OSError as error:
             warnings.warn(
-                f"what is compiled cannot be kept in {CACHE_FOLDER} ({error.strerror}), so each "
+                f"compiled code cannot be kept in {CACHE_FOLDER} ({error.strerror}), so each "
                 "command compiles anew; make room there or set XDG_CACHE_HOME to another folder",
                 stacklevel=2,
             )

@@ -29,7 +29,7 @@ def is_congested(s: FloatArray, seq: int, lost: int, marked: int) -> bool:
 
 @njit_inner
 def on_ack(s: FloatArray, seq: int, sent: int, lost: int, marked: int) -> None:
-    """Grow by 1 (slow start) or 1/cwnd per ACK; halve once per window (RFC 5681 3.1, 3.2)."""
+    """Grow by 1 (slow start) or 1/cwnd per ACK; halve once per window (RFC 5681 section 3)."""
     if is_congested(s, seq, lost, marked):
         s[SSTHRESH] = max(s[CWND] / 2, MIN_CWND)
         s[CWND] = s[SSTHRESH]

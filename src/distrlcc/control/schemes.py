@@ -93,9 +93,9 @@ def copy_row(source: FloatArray, to: FloatArray) -> None:
 
 @njit
 def undo(s: FloatArray, before: FloatArray) -> None:
-    """Give a scheme the row from before a spurious recovery or timeout, but no less of a window.
+    """Restore a scheme's row from before a spurious recovery or timeout (RFC 4015 section 3.3).
 
-    (RFC 4015 section 3.3.) What the scheme measured meanwhile is measured again.
+    The window does not shrink. The scheme measures anew what it measured meanwhile.
     """
     cwnd = max(s[CWND], before[CWND])
     copy_row(before, s)

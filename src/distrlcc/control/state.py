@@ -50,11 +50,11 @@ class Scheme(NamedTuple):
     """A user's scheme: functions that numba can compile; what they call is compiled already."""
 
     initialise: Callable[[FloatArray, int, int], None]
-    """Of ``s, now, seed``, at the flow's start: a row of zeros but for the initial window."""
+    """Function of ``s, now, seed`` at the flow's start: a row of zeros with an initial window."""
     on_ack: OnAck
     on_timeout: Callable[[FloatArray, int], None]
-    """Of ``s, sent``, when nothing was acknowledged for a timeout. If that proves spurious the row
-    from before it is put back, as it is after losses that were none."""
+    """Function of ``s, sent`` when nothing was acknowledged for a timeout. If that proves spurious,
+    the row from before it is put back, as it is after spurious losses."""
 
 
 def _number(found: Any) -> int:

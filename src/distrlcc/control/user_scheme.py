@@ -1,7 +1,7 @@
 """A user's scheme, compiled to one C function that is called through its address.
 
-The address stands in the place of the scheme's number. So `distrlcc.control.schemes` and the
-simulator's kernel, whose compiled code is cached on the disk, know of it only when they run.
+The address stands in for the scheme's number. So `distrlcc.control.schemes` and the simulator's
+kernel, which are compiled and cached on the disk, learn of it only when they run.
 """
 
 import math

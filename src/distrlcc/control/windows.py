@@ -1,27 +1,28 @@
 """The layer between a policy's windows and its flow: a guard that bounds them, and pacing.
 
-The guard is outside the network, so that no policy, however trained, can do much harm:
+The guard is outside the network, so that no policy can do much harm.
 
-- A window grows by `GROWTH` times the packets that the step acknowledged at most: not at all in
+* A window grows by at most `GROWTH` times the packets that the step acknowledged: not at all in
   silence.
-- A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, which is
+* A window is at most `MOST_BDP` times what the path delivered lately in its least RTT, which is
   `LEAST_PATH` or more, and `SPARE`.
-- A flow that loses more than a bound in each of `BAD_ROUNDS` rounds has no greater window than
-  CUBIC's rule gives (RFC 9438, without slow start) until it has lost no more than that for long
-  enough: the longer, the more often it was so. A round is a round trip, or up to `ROUND_RTTS` of
-  them until it has `ROUND_PACKETS`; those of fewer than `FEW_PACKETS` say nothing. Where packets
-  queue, half the bound is enough. Elsewhere most losses are random, or of a queue of a few packets,
-  where a smaller window gains nothing: there it takes three times the bound, and `SIGMAS` standard
-  deviations. (Behind a policer, which has no queue, a smaller window loses less.)
-- Outside of what policies hold, CUBIC's rule has the window alone, with slow start and up to
-  `MOST_CWND`: on a path whose least RTT is under `LEAST_PATH`, and on a noisy one. A path is noisy
-  when for `NOISY_ROUNDS` rounds in a row three things hold. The noise is above what the policy
-  holds, which is `NOISE` if its observation says no more, a packet's time and `NOISE_OF_PATH` of
-  the least RTT. Noise is the least mean RTT of a round less the least RTT, both of the last one to
-  two `WINDOW_S`. No round then had a mean within `SPREAD` of its own least RTT, as rounds have
-  whose queue is empty or stands. The newest round's mean is within `UNEVEN` times the noise of its
-  least RTT; it is not where the rate varies. It is noisy no more after `QUIET_S` with half of that,
-  the longer, the more often it was so.
+* A flow that loses more than a bound in each of `BAD_ROUNDS` rounds gets no greater window than
+  CUBIC's rule (RFC 9438, without slow start). This ends once it has lost less for long enough: the
+  longer, the more often it was so.
+* A round is a round trip, or up to `ROUND_RTTS` of them until it has `ROUND_PACKETS`. A round of
+  fewer than `FEW_PACKETS` counts neither way.
+* Where packets queue, half the bound is enough. Elsewhere most losses are random, or come from a
+  queue of a few packets, and a smaller window gains nothing. It takes three times the bound and
+  `SIGMAS` standard deviations. Behind a policer, which has no queue, a smaller window loses less.
+* Outside of what policies hold, CUBIC's rule has the window alone, with slow start and up to
+  `MOST_CWND`. That is a path whose least RTT is under `LEAST_PATH`, or a noisy one.
+* A path is noisy when three things hold for `NOISY_ROUNDS` rounds in a row. The noise exceeds what
+  the policy holds (`NOISE` if its observation says no more), a packet's time and `NOISE_OF_PATH` of
+  the least RTT. No round in the last one to two `WINDOW_S` had a mean within `SPREAD` of its own
+  least RTT, as rounds have whose queue is empty or stands. The newest round's mean is within
+  `UNEVEN` times the noise of its least RTT; it is not where the rate varies.
+* Noise is the least mean RTT of a round less the least RTT, both of the last one to two `WINDOW_S`.
+  A path is noisy no more after `QUIET_S` with half of that: the longer, the more often it was so.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
@@ -237,7 +238,7 @@ def hold(
     pacing: float,
     bound: float,
 ) -> None:
-    """Turn the windows and rates ``chosen``, ``[2, N]``, into those to hold, of the windows held.
+    """Bound the windows and rates ``chosen``, ``[2, N]``, given those held now; return them.
 
     ``lowered`` takes where the window is less than the one chosen, or CUBIC's rule has it alone.
     """

@@ -27,7 +27,7 @@ _AGAIN = "; copy the data set again"
 
 @dataclass(frozen=True)
 class Spaces:
-    """What an agent sees and does."""
+    """An agent's observations and actions."""
 
     observation: str  # one of `distrlcc.env.observations.OBSERVATIONS`
     observation_size: Annotated[int, _SIZE]  # numbers in one observation

@@ -31,7 +31,7 @@ class Episode:
 
 
 class DatasetWriter:
-    """Enter it to write a data set; leave it with an exception and nothing is left behind.
+    """Writes a data set while entered; if an exception leaves it, nothing is left behind.
 
     At most one shard is held in memory. A process that is killed leaves shards without a manifest,
     which no reader takes for a data set.

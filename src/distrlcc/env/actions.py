@@ -38,7 +38,7 @@ def _nearest(best: Any, cwnd: Any, factors: Any, offsets: Any, labels: Any) -> N
 
 
 class Actions(Protocol):
-    """What N senders may do; it keeps nothing."""
+    """The actions of N senders; it keeps no state."""
 
     kind: ActionKind
     """``discrete``: one of `size` actions; ``continuous``: numbers within `GREATEST`."""

@@ -51,7 +51,7 @@ class AgentBatch(ABC):
             raise ConfigError(f"env.action {config.action}: expected a size of 1 where continuous")
         self._reward = REWARDS[config.reward.name]
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
-        """What the agents saw in the newest `step`, ``[N]``."""
+        """Statistics of the newest `step`, ``[N]``."""
         self.newest_view: LinkView  # the links' side of it
         self.active = np.ones(n, bool)
         """Which agents run, ``[N]``, so that their next action counts; of one a link, all."""
@@ -183,7 +183,6 @@ class AgentBatch(ABC):
     def _chosen(
         self, actions: NDArray[Any], before: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
-        """Return the windows and rates that actions choose, ``[N]``."""
         cwnd, pacing = self.actions.apply(actions, *before)
         for array in (cwnd, pacing):
             shaped("action", self.config.action, array, *before[0].shape)
@@ -229,7 +228,7 @@ def mean_wait(link: Link, spacing: float) -> float:
 def _mean_jitter(kind: str, scale: float, spacing: float) -> float:
     """Return how long a jitter holds packets ``spacing`` apart in the mean, all in ms.
 
-    None overtakes another, so that dense ones wait for the slowest of many: far longer than one
+    No packet overtakes another, so dense ones wait for the slowest of many: far longer than one
     alone. `bursts` count for half of their mean pause, since a window that fits the link lasts
     through a pause.
     """
@@ -313,7 +312,6 @@ class LinkBatch(AgentBatch):
             self._changing += " rates is_agent active acted"
 
     def _put(self, n: int, scenario: Scenario) -> Scenario:
-        """Put a scenario into the simulator, and return it as it is there."""
         if self.disturbance is not None and self.disturbance.in_kernel[self.first[n]]:
             scenario = replace(scenario, link=replace(scenario.link, delayed_acks=True))
         self.simulator.load(n, scenario)

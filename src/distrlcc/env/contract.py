@@ -38,7 +38,6 @@ def _check_vector(config: EnvConfig) -> None:
 
 
 def _roll(env: LinkVectorEnv) -> list[NDArray[Any]]:
-    """Follow the expert; return observations, rewards and truncations."""
     observation, info = env.reset(seed=3)
     box, rows, ended = env.single_observation_space, [], 0
     told = env.batch.preference.shape[1]  # known before anything is seen

@@ -8,19 +8,19 @@ Jitter is the time that a packet or its acknowledgement waits for the host. It a
 and never shortens one. A step's waits are taken as exponential. Their mean is the step's own, drawn
 log-normally around the episode's. Of ``m`` samples the least waits for ``mean / m``, the greatest
 for ``mean * H(m)``. Acknowledgements that wait beyond the step's end are counted in the next step.
-The link, and so the reward, know nothing of it.
+The link and the reward do not see it.
 
 Cuts multiply a window with a part drawn from 1/8 to 1, log-uniformly, at random times, as losses
-can leave it. Links show an agent a window that is far too small only at the start: a policy that
-meets one later may stay there.
+can leave it. Otherwise an agent sees a window that is far too small only at the start, and a policy
+that meets one later may stay there.
 
-The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end:
+The kernel's habits are those of a policy in ``net/kernel/distrlcc.bpf.c``, and of the other end.
 
-- Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, of all flows
+* Every second packet is acknowledged, a single one after 40 ms: `Link.delayed_acks`, of all flows
   of the link, which the batch has.
-- A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
+* A step without an acknowledgement is acted upon at the next one: up to eight actions add up, and
   the window in force stays meanwhile.
-- That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
+* That window is `FLOOR` packets at least, and sent at `PACING` windows per smoothed round trip.
 
 Left out are application-limited steps, the guard, retransmissions, whole microseconds and samples
 that Linux marks as delayed (of packets that are not full). The smoothed RTT is not of the older

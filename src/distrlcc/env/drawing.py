@@ -1,4 +1,4 @@
-"""What `render` shows of a link since its episode began: rates, queue, window."""
+"""Pictures and lines that `render` makes of a link's episode so far: rates, queue, window."""
 
 from collections.abc import Sequence
 

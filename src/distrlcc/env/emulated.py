@@ -1,10 +1,9 @@
 """N senders on N emulated links: real packets in real time, with the simulator's scenarios.
 
-Observations, actions and rewards are the simulator's. The truth about a link (what it could carry
-and did, its base round trip, the oracle's window) comes from its scenario. The links run in
-a process of their own, which starts with the first scenario. Steps of all links end together, and
-time goes on while a policy thinks: see `distrlcc.net.worlds.emulated_world`, and, for agents that
-are the kernel's own TCP (``world="kernel"``), `distrlcc.net.worlds.kernel_world`.
+Observations, actions and rewards are the simulator's. Scenarios give each link's capacity, base
+round trip and oracle's window. The links run in a process of their own, which starts with the first
+scenario. Steps of all links end together, and time goes on while a policy thinks: see
+`distrlcc.net.worlds.emulated_world`, and for the kernel's TCP `distrlcc.net.worlds.kernel_world`.
 """
 
 from dataclasses import replace

@@ -350,7 +350,6 @@ class Aurora(Running):
         return v["history"].reshape(len(rtt), -1).copy()
 
     def _interval(self, stats: IntervalStats, inflation: Floats, ratio: Floats) -> Floats:
-        """Return an interval's row of the history, ``[N, 3]``."""
         seen = stats.acked > 0
         send = np.where(seen, stats.sent / np.maximum(stats.acked, 1), 1.0 + stats.sent) - 1.0
         return np.stack(

@@ -113,9 +113,9 @@ OUTCOMES = ("wasted", "queueing_delay", "loss")
 def outcome(stats: IntervalStats, link: LinkView) -> tuple[Floats, Floats, Floats]:
     """Return `OUTCOMES`, ``[N]`` each: wasted capacity, queueing delay in RTTs, share lost.
 
-    Capacity that is wasted counts against the link's mean rate, so that a trace's quiet moments
-    weigh little. Above one RTT delay grows with its logarithm: an outage alone makes hundreds of
-    RTTs, and shall not be all that is learned from.
+    Wasted capacity counts against the link's mean rate, so that a trace's quiet moments weigh
+    little. Above one RTT delay grows with its logarithm: an outage alone makes hundreds of RTTs,
+    which must not drown everything else.
     """
     wasted = (link.capacity - link.used) / (link.mean_rate * stats.duration)
     _, _, delay, loss = _measured(stats, link)
@@ -207,7 +207,7 @@ def with_window(
     many and too few. It is steepest near the goal, and flat far off, so that a trace's noise does
     not outweigh the rest. The BDP is that of the step's capacity, divided among the link's flows,
     and a packet at least. In the simulator there is no price beside a scheme's flow: an agent that
-    keeps to its part of the BDP beside a flow that fills the queue gets nothing.
+    keeps to its part beside a flow that fills the queue gets nothing.
     """
     if not config.window_weight:
         return reward

@@ -1,7 +1,7 @@
-"""The simulator's knowledge of a link, which its sender does not have, for a critic in training.
+"""The simulator's knowledge of a link, for a critic in training; a policy never sees it.
 
 A critic that knows the link predicts returns better, so that advantages have less noise: an
-asymmetric actor-critic (https://arxiv.org/abs/1710.06542). A policy never sees any of it.
+asymmetric actor-critic (https://arxiv.org/abs/1710.06542).
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ _STATIC = 6
 
 
 class Truth:
-    """Of N agents' links: what an episode begins with, and what `of` adds for a step."""
+    """Knowledge of N agents' links: an episode's start, to which `of` adds each step."""
 
     def __init__(self, n: int) -> None:
         """Allocate; `begin` fills."""
@@ -40,9 +40,9 @@ class Truth:
         )
 
     def of(self, view: LinkView, duration: NDArray[np.float64]) -> Float32:
-        """Return what `distrlcc.types.TRUTH` names, ``[N, 12]``, all about 1 in size, after a step.
+        """Return the values of `distrlcc.types.TRUTH`, ``[N, 12]``, all about 1, after a step.
 
-        Where an episode has just begun it is of the link before. Other flows on emulated links are
+        If an episode has just begun, they are of the link before. Other flows on emulated links are
         unknown.
         """
         n = len(duration)

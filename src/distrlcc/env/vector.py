@@ -4,19 +4,19 @@ Autoreset is SAME_STEP: where an episode ended, the observation is the next epis
 ``info["final_obs"]`` holds the one that ended it. Episodes end by truncation alone, because a link
 does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 
-- ``active`` ``[N]``, if links have several agents: whether a row's next action counts; the other
-  rows are zeros, are paid nothing and learn nothing;
-- ``expert_action`` ``[N]``, where asked for: the expert's label for the observation returned, the
-  oracle's unless another is named;
-- ``outcome`` ``[N, 3]``, where asked for: what the step came to on its link, as
-  `distrlcc.env.rewards.outcome` has it;
-- `distrlcc.env.rewards.PARTS`, ``[N]`` each, where asked for: what rewards are made of;
-- ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate;
-- ``guarded`` ``[N]``, with a guard: where it lowered the window that was chosen;
-- ``late`` ``[N]``, on emulated links: whether the step was late, as the action came late;
-- ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended;
-- ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
-  ``[N]``, with ``_link_episode`` ``[N]`` (``episode`` is Gymnasium's own statistics wrapper's).
+* ``active`` ``[N]``, if links have several agents: whether a row's next action counts. Other rows
+  are zeros, are paid nothing and learn nothing.
+* ``expert_action`` ``[N]``, on demand: the expert's label for the observation returned, the
+  oracle's unless another is named.
+* ``outcome`` ``[N, 3]``, on demand: a step's outcome on its link, see
+  `distrlcc.env.rewards.outcome`.
+* `distrlcc.env.rewards.PARTS`, ``[N]`` each, on demand: parts of the rewards.
+* ``cwnd`` ``[N]``: windows, packets; of paced agents rate * base RTT, and 0 at the least rate.
+* ``guarded`` ``[N]``, with a guard: where it lowered the window that was chosen.
+* ``late`` ``[N]``, on emulated links: whether the step was late, as the action came late.
+* ``final_obs`` ``[N, D]``, ``_final_obs`` ``[N]``: where an episode ended.
+* ``link_episode``: ``return``, ``utilisation``, ``queueing_delay`` (in base RTTs), ``loss``, each
+  ``[N]``, with ``_link_episode`` ``[N]``. (``episode`` is Gymnasium's own wrapper's.)
 """
 
 import secrets
@@ -227,11 +227,11 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Any]]:
-        """Start new episodes everywhere, or of some links.
+        """Start new episodes everywhere, or on some links.
 
         Args:
-            seed: Starts the sequences of links anew. Of a list ``[N]`` each environment has its
-                own, with the links that an environment alone has of it; None: it goes on.
+            seed: Starts the sequences of links anew. In a list ``[N]`` each environment has its
+                own, and gets the links that an environment alone gets by it. None goes on.
             options: ``episode`` says which of the sequences' links comes first, and
                 ``reset_mask`` ``[N]`` which environments begin, where they do not by themselves.
 

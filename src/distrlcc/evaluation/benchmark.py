@@ -15,12 +15,12 @@ from distrlcc.evaluation.summary import MeanInterval, over_links
 from distrlcc.sim.suites import load_suite, trace_suite
 
 ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
-"""What is scored of one flow on a link: keys of `distrlcc.evaluation.scores.METRICS`."""
+"""Scores of one flow on a link: keys of `distrlcc.evaluation.scores.METRICS`."""
 TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
 BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
-"""Of several: keys of `distrlcc.evaluation.scores.FAIRNESS_METRICS`."""
+"""Scores of several flows: keys of `distrlcc.evaluation.scores.FAIRNESS_METRICS`."""
 RECOVERY = ("recovery_rtts", "recovered")
-"""After changes: keys of `distrlcc.evaluation.scores.RECOVERY_METRICS`."""
+"""Scores after changes: keys of `distrlcc.evaluation.scores.RECOVERY_METRICS`."""
 PREFER = ", prefer "  # between a suite and a preference in the labels of rows of results
 RIVALS = ("cubic", "bbr", "vegas", "copa")
 
@@ -39,7 +39,7 @@ class Benchmark:
 
     @property
     def label(self) -> str:
-        """What rows of results call it."""
+        """Name in rows of results."""
         after = ", after changes" if self.metrics == RECOVERY else ""
         return (
             (self.name or self.suite)

@@ -2,8 +2,7 @@
 
 Links are drawn with replacement and a link's seeds stay together, since seeds of one link are not
 independent evidence about other links. With a single link its seeds are drawn instead: such an
-interval speaks of that link alone. A single value says nothing of how far others would lie from it:
-there is no interval, and its bounds are NaN.
+interval speaks of that link alone. A single value has no interval, and its bounds are NaN.
 """
 
 import numpy as np
@@ -21,8 +20,8 @@ def mean_intervals(values: FloatArray) -> FloatArray:
     """Return means over links and seeds, ``[M, L, S]``, with bootstrap intervals: mean, low, high.
 
     They are ``[M, 3]``. The same links are drawn for all rows, and in every call with the same
-    sizes: schemes are compared on the same draws. NaN means undefined: a seed is left out of its
-    link's mean, a link without any out of the mean over links; a single value has NaN as bounds.
+    sizes: schemes are compared on the same draws. NaN means undefined. Undefined seeds are left out
+    of a link's mean, and links without any out of the mean over links.
     """
     units = defined_means(values) if values.shape[1] > 1 else values[:, 0, :]  # [M, U]
     return _intervals(units, RESAMPLES)

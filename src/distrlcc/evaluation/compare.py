@@ -1,6 +1,6 @@
-"""Which is better on the same links? Paired differences per link, with intervals and a test.
+"""Paired differences per link, with intervals and a test: is one better on the same links?
 
-The mean difference has a percentile-bootstrap interval over links; the p-value is of Wilcoxon's
+The mean difference has a percentile-bootstrap interval over links. The p-value is Wilcoxon's
 signed-rank test (1945) that differences are as often above as below 0, corrected for the number of
 comparisons of a metric (Holm 1979). A tie is a link where both differ by less than `TIE` of the
 other's value.
@@ -20,7 +20,7 @@ from distrlcc.evaluation.scores import Metric, metric, shown
 from distrlcc.evaluation.summary import MeanInterval, figure
 
 KEYS = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
-"""Metrics that are compared, the first of which is what the sentence is of."""
+"""Metrics that are compared; the sentence speaks of the first."""
 TIE = 0.01
 SURE = 0.05  # a p-value below which a difference is told as one
 _MOST_LINKS = 5
@@ -45,7 +45,7 @@ class Difference:
 
     @property
     def metric(self) -> Metric:
-        """What was measured."""
+        """Key of the metric."""
         return metric(self.key)
 
     @property
@@ -92,10 +92,7 @@ def _p(row: Difference) -> str:
 
 
 def compare_links(values: Mapping[str, Values]) -> Comparison:
-    """Compare the first of several with each other one, on the links that both have.
-
-    Raises ConfigError where there is one alone, or two have no link in common.
-    """
+    """Compare the first with each other one, on links that both have; raises ConfigError."""
     first, *others = values
     if not others:
         raise ConfigError(f"{first} alone cannot be compared; name two or more")

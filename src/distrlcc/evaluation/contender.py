@@ -1,4 +1,4 @@
-"""What is evaluated: a scheme by name, a policy from its file, or the kernel's TCP."""
+"""Contenders: a scheme by name, a policy from its file, or the kernel's TCP."""
 
 import os
 import shlex
@@ -182,10 +182,10 @@ def _program(text: str, *, real: bool) -> Contender:
 
 
 def rival(scheme: str, contender: Contender, others: str | None) -> Contender:
-    """Return what sends real packets as another flow's scheme, beside a contender.
+    """Return the sender of real packets for another flow's scheme, beside a contender.
 
-    ``others`` is ``ours`` or ``kernel``; None: the kernel's beside a contender of the kernel's that
-    has the scheme, else ours.
+    ``others`` is ``ours`` or ``kernel``; None means ``kernel`` if a kernel's contender is measured
+    and the kernel has the scheme, else ``ours``.
     """
     controls = kernel_controls()
     if others == "kernel" and scheme not in controls:
@@ -208,7 +208,7 @@ def contender_from_file(path: str, prefer: float | None = None) -> Contender:
     if prefer is not None and policy.spec.preference is None:
         raise ConfigError(
             f"{path}: --prefer needs a policy that was trained with preferences, as the recipe "
-            "'preference' is; this one weighs delay as it was taught"
+            "'preference' is; this one has a fixed weight of delay"
         )
     if prefer is not None and not (isinstance(prefer, Real) and 0.0 <= prefer <= 1.0):
         raise ConfigError(f"prefer is {prefer!r}; expected 0 (throughput) to 1 (delay)")
@@ -219,7 +219,6 @@ def contender_from_file(path: str, prefer: float | None = None) -> Contender:
 
 
 def _check_spaces(path: str, policy: NumpyPolicy) -> None:
-    """Refuse a policy whose inputs or outputs are not those of the spaces that it names."""
     spec = policy.spec
     batch = LinkBatch(1, Contender("", policy).env_config())
     actions, seen = batch.actions, batch.observation_size

@@ -1,9 +1,9 @@
 """Runs contenders as real packets on emulated links, one link after another in real time.
 
 A policy or one of our schemes sends over UDP as ``distrlcc send`` does; ``kernel-cubic`` and the
-like are the kernel's own TCP; ``cmd:`` is someone else's program. All are scored by the emulated
-link's log, so that they differ only in what they put on the link. A run that does not count is run
-again: it failed, a sender was late, or next to nothing was acknowledged.
+like are the kernel's own TCP; ``cmd:`` is a user's program. The emulated link's log scores all, so
+that only their packets on the link differ. A run that does not count is run again: it failed, a
+sender was late, or next to nothing was acknowledged.
 """
 
 import json
@@ -167,7 +167,7 @@ def _check(flow: Flow, contender: Contender) -> None:
 
 @dataclass(frozen=True)
 class RealRun:
-    """What a run of real packets gave; all except the lateness is of the first flow."""
+    """Results of a run of real packets; all except the lateness are the first flow's."""
 
     figures: dict[str, float]  # by metric, from the first second's end on: link's log and sender
     series: Series

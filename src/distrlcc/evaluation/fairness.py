@@ -6,13 +6,13 @@ run their own schemes. `run_shared` keeps what each flow does over time, `fairne
 Rates are means over windows of `WINDOW_S` that slide by a bucket. A flow counts in a window that
 lies within its running time.
 
-- Jain's index of F rates x: (sum x)^2 / (F sum x^2), from 1/F to 1 (Jain, Chiu and Hawe 1984,
+* Jain's index of F rates x is `(sum x)^2 / (F sum x^2)`, from 1/F to 1 (Jain, Chiu and Hawe,
   https://arxiv.org/abs/cs/9809099).
-- Settled windows begin `SETTLE_S` or more after the last join or leaving.
-- A join has converged at the first moment from which on, for `HOLD_RTTS` of the longest base RTT,
-  each window has every flow within `TOLERANCE` of an equal share of what they deliver together. So
-  do Dong et al. (PCC, NSDI 2015, section 4.2.2) with windows of 1 s, 25% and 5 s. A join after
-  which this never is so before flows join or leave again has no convergence time, and is counted.
+* Settled windows begin `SETTLE_S` or more after the last join or leaving.
+* A join has converged once every flow is within `TOLERANCE` of an equal share in each window, for
+  `HOLD_RTTS` of the longest base RTT.
+* PCC does so with windows of 1 s, 25% and 5 s (Dong et al., NSDI 2015).
+* A join that has not converged before flows join or leave again has no time, and is counted.
 """
 
 import math
@@ -58,7 +58,7 @@ class SharedRun:
 
     @property
     def agents(self) -> int:
-        """How many of the flows are agents: the first ones."""
+        """Number of agents: the first of the flows."""
         return sum(flow.scheme == "agent" for flow in self.scenario.flows)
 
 

@@ -32,7 +32,7 @@ def encode(figure: Figure, kind: str) -> bytes:
 
 
 _VOLATILE = {"png": ["Software"], "svg": ["Date", "Creator"], "pdf": ["CreationDate"]}
-"""What matplotlib would write into a file of each kind and equal figures do not share."""
+"""Fields that matplotlib would write into a file and that equal figures do not share, by kind."""
 
 
 def panels(inches: float, *heights: float) -> tuple[Figure, list[Axes]]:

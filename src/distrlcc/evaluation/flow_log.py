@@ -1,13 +1,13 @@
-"""A flow of real packets by its logs: what the emulated link saw, and what its sender reports.
+"""A flow of real packets by its logs: the emulated link's, and its sender's report.
 
-The link's log says when each packet came, waited, left or was dropped, the same for every sender;
-the RTT is that wait and the path's delay both ways. Windows and definitions are those of
+The link's log says when each packet came, waited, left or was dropped, the same for every sender.
+The RTT is that wait and the path's delay both ways. Windows and definitions are those of
 `distrlcc.evaluation.runner`: beside other flows utilisation is the link's, all else the flow's own,
 whose packets stand in a log of their own.
 
 The kernel's TCP is sampled each 10 ms (TCP_INFO); our senders write down each of their steps. Both
 smooth the RTT as RFC 6298 says, over each acknowledgement, so unlike the link's log theirs includes
-what the two ends' machines add.
+delays of the two ends' machines.
 """
 
 import json
@@ -92,7 +92,7 @@ class FlowLog:
 def read_flow_log(path: Path, scenario: Scenario, *, own: Path | None = None) -> FlowLog:
     """Read an uplink's log as the first flow's, whose own packets stand in ``own`` beside others.
 
-    The first full packet is the first of the flow that starts first.
+    The first full packet belongs to the flow that starts first.
     """
     whole = read_log(path)
     zero = _first_full(whole, path) - 1e3 * min(flow.start_s for flow in scenario.flows)
@@ -167,7 +167,7 @@ def link_series(log: FlowLog, sender: "SenderLog | None", contender: Contender) 
 
 @dataclass(frozen=True)
 class SenderLog:
-    """What a sender reports; every array float64 ``[T]``, one element for each step or sample."""
+    """A sender's report; every array float64 ``[T]``, one element for each step or sample."""
 
     time_s: FloatArray  # end of the step, since the flow began
     cwnd_packets: FloatArray

@@ -65,11 +65,11 @@ def kernel_work(control: KernelControl) -> str:
 def same_action(
     contender: Contender, trial: Trial, scenarios: Sequence[Scenario], seconds: float
 ) -> tuple[float, int]:
-    """Return the share of a trial's decisions on simulated links that agree with its policy's.
+    """Return how often a trial decides on simulated links as its policy does, and of how many.
 
-    They agree, given the same draws, in the action or the rate, and in the window that the guard
-    leaves of an action. Second is how many there were. The program keeps its own features and
-    recurrent state, but is told the previous action.
+    They agree if, given the same draws, the action or the rate and the window after the guard are
+    the same. The program keeps its own features and recurrent state, but is told the previous
+    action.
     """
     # The links, with the policy as every agent.
     assert contender.policy is not None

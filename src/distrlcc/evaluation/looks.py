@@ -1,7 +1,7 @@
 """Colours and markers of schemes, in figures and on pages, without matplotlib.
 
 Colours are safe for colour-blind readers: Okabe and Ito's (https://jfly.uni-koeln.de/color/),
-lightened where the page is dark. Policies take warm ones and stars.
+lightened on dark pages. Policies take warm ones and stars.
 """
 
 from collections.abc import Iterable

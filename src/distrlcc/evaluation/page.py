@@ -1,7 +1,7 @@
 """One template for every page: the answer, tiles, tables, figures, what was run, definitions.
 
-A page is one file that loads nothing: its figures are drawn from numbers that it holds, by the
-same script that the board has. Tables sort and filter there, and lines can be hidden and zoomed.
+A page is one file that loads nothing: a script that it shares with the board draws its figures from
+numbers in it. Tables sort and filter there, and lines can be hidden and zoomed.
 """
 
 import json
@@ -33,11 +33,11 @@ class Chart:
 
 
 Panel = tuple[str, str, Mapping[str, Any]]
-"""Of lines over the same axis: its title, its unit, and each line's values by its label."""
+"""Lines over the same axis: their title, their unit, and each line's values by its label."""
 
 
 def numbers(values: Any) -> list[float | None]:
-    """Return numbers of four digits for a page; null where there are none."""
+    """Return numbers of four digits for a page; null if undefined."""
     return [
         None if not math.isfinite(x) else float(f"{x:.4g}") for x in np.asarray(values).tolist()
     ]
@@ -85,7 +85,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says."""
+    """A page's contents."""
 
     title: str
     command: str  # that makes the page again
@@ -122,5 +122,4 @@ class Page:
 
 
 def _asset(name: str) -> str:
-    """Return a file of the board's front end, which pages share."""
     return resources.files("distrlcc").joinpath("board", "static", name).read_text("utf-8")

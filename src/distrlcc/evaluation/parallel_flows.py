@@ -27,7 +27,7 @@ SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Together:
-    """What flows did together after the first second."""
+    """Figures of all flows together after the first second."""
 
     mbps: float
     mean_rtt_ms: float
@@ -35,7 +35,7 @@ class Together:
     jain: float  # Jain's index of the flows' throughput; NaN of a single one
 
     def texts(self) -> tuple[str, ...]:
-        """Return the figures as shown; dashes where there are none."""
+        """Return the figures as shown; dashes if they are missing."""
         values = (self.mbps, self.mean_rtt_ms, 100.0 * self.lost, self.jain)
         return tuple(
             f"{value:.{digits}f}" if math.isfinite(value) else "-"
@@ -53,7 +53,7 @@ class ParallelFlows:
     simulated: Together | None  # none: the simulator has no such sender
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures; None where there is none."""
+        """Return the figures; None if they are missing."""
         worlds = {"emulated": self.emulated, "simulated": self.simulated}
         told = {
             world: {name: figure(value) for name, value in asdict(one).items()}

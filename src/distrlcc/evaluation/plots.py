@@ -59,8 +59,8 @@ def time_series(
 ) -> Figure:
     """Draw schemes on one link: rates over its shaded capacity, and queueing delay beneath.
 
-    Where senders reported them, windows, smoothed RTTs and retransmissions stand below. ``schemes``
-    are all that look different, with whether each is learned; None: those of ``series``.
+    Windows, smoothed RTTs and retransmissions stand below if senders reported them. ``schemes`` are
+    all that look different, with whether each is learned; None: those of ``series``.
     """
     style = looks(schemes or [(s.scheme, s.learned) for s in series])
     edges, capacity = series[0].edges_s, series[0].capacity_mbps
@@ -134,10 +134,7 @@ def fairness_plot(run: SharedRun, contender: str) -> Figure:
 
 
 def flow_lines(steps: FloatArray, wire_bytes: int) -> tuple[FloatArray, dict[str, FloatArray]]:
-    """Return a flow's steps ``[S, F]``, with packets of ``wire_bytes``, in buckets.
-
-    They are the buckets' edges, s ``[B + 1]``, and their values ``[B]`` by title.
-    """
+    """Return edges, s ``[B + 1]``, of a flow's steps ``[S, F]``, and values ``[B]`` by title."""
     time, duration, acked, lost, rtt, cwnd, *_ = steps.T
     end = time[-1] if len(time) else 1.0
     count = max(1, min(_FLOW_BUCKETS, math.floor(end / _LEAST_SECONDS)))
@@ -269,7 +266,7 @@ def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
 
 
 def _top(arrays: Sequence[FloatArray]) -> float:
-    """Return an upper limit that shows all but lone spikes."""
+    """Return an upper limit that cuts lone spikes off."""
     values = np.concatenate(arrays)
     values = values[np.isfinite(values)]
     if not len(values) or values.max() <= 0:

@@ -90,7 +90,6 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
 
 
 def _check(file: _File) -> None:
-    """Raise a `ValueError` where something is missing, or of another length than it must be."""
     if file.format != "distrlcc-summary" or not file.schemes:
         raise ValueError(f"format {file.format!r}, {len(file.schemes)} schemes")
     links = [list(scheme.scenarios) for scheme in file.schemes.values()]
@@ -102,7 +101,7 @@ def _check(file: _File) -> None:
                 raise ValueError(f"{name} has no {min(lacking)}")
     for one in file.series:
         if one.scheme not in file.schemes:
-            raise ValueError(f"series {one.link!r} is of {one.scheme!r}, which is no scheme here")
+            raise ValueError(f"series {one.link!r} is of {one.scheme!r}, a scheme that is not here")
         for name in _ARRAYS:
             buckets, edge = len(getattr(one, name)), name == "edges_s"
             if buckets != len(one.rate_mbps) + edge or not len(one.rate_mbps):

@@ -1,9 +1,9 @@
 """How fast a sender finds its way after a link has changed: round trips until it fits again.
 
-A change of rate or delay at a time makes a new bandwidth-delay product (BDP). A sender has
-recovered with the first step that ends with its packets in flight within `TOLERANCE` of it, and
-that is followed by others that do for `HOLD_RTTS`, as a window that only passes by does not fit.
-Times are in the new base RTTs; a change whose successor comes first counts as never.
+A change of rate or delay makes a new bandwidth-delay product (BDP). A sender has recovered at the
+end of the first step whose packets in flight are within `TOLERANCE` of it. Those of the next
+`HOLD_RTTS` must be, too: a window that only passes by does not fit. Times are in the new base RTTs;
+a change whose successor comes first counts as never.
 """
 
 import math
@@ -43,9 +43,9 @@ def recovery_times(
 def recovery_scores(
     contender: Contender, scenarios: list[Scenario]
 ) -> tuple[dict[str, MeanInterval], str]:
-    """Return the lower median of the times, RTTs, and the share within `GOAL_RTTS`, with tails.
+    """Return the lower median of times, RTTs, and the share within `GOAL_RTTS`; why all is NaN.
 
-    The tails are of changes, not of links. Returns also why all is NaN; empty: it is not.
+    Their tails are of changes, not of links. The reason is empty where they are defined.
     """
     broken = [""] * len(scenarios)
     times, void = recovery_times(contender, scenarios, broken), next(filter(None, broken), "")

@@ -65,7 +65,7 @@ _ON_INTERVALS = (
 
 @dataclass(frozen=True)
 class ReportInfo:
-    """What was run, as the page says it."""
+    """The run that a page reports."""
 
     suite: str  # name of the suite, or of the traces
     command: str  # the command that makes this report again
@@ -122,7 +122,6 @@ def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: Repo
 
 
 def _tiles(summary: Summary) -> list[Tile]:
-    """Return the best policy's means, after what does not count."""
     tiles = []
     if void := summary.void_notes():
         runs = len(summary.schemes) * len(summary.links) * summary.seeds
@@ -188,7 +187,6 @@ def _under_table(summary: Summary, info: ReportInfo) -> list[str]:
 
 
 def _over_time(name: str, link: str, lines: Sequence[Series], summary: Summary) -> Chart:
-    """Return a link's figure: rates over its capacity, delays, and what senders say."""
     colors = color_pairs(summary.names())
     lines = sorted(lines, key=lambda one: one.learned)  # policies on top
 
@@ -290,7 +288,6 @@ def _fair(rows: Sequence[SuiteFairness]) -> str:
 
 
 def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
-    """Return the rates of a link's flows and their Jain's index."""
     names = flow_names(run, contender)
     colors, rates = color_pairs(names), windowed_rates(run)
     middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
@@ -523,7 +520,6 @@ def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
 
 
 def _csv(table: Table) -> str:
-    """Return a table's means with their half widths as CSV."""
     first, *heads = (f"{c.head} {f'({c.unit})' if c.unit else ''}".strip() for c in table.columns)
     rows = [[r.name, *(x for cell in r.cells for x in (cell.text, cell.half))] for r in table.rows]
     return csv_text([first, *(x for head in heads for x in (head, "half of 95%"))], rows)

@@ -1,8 +1,8 @@
 """Runs contenders in the simulator: every scenario of a suite and every seed in one batched call.
 
-A trace that lasts longer than `STRETCH_S` is cut into stretches that run side by side: a sender
-begins anew in each, and what they count is added up. Utilisation, throughput, delays and losses are
-taken after the first second, when slow start is over, and the first second has its own figure.
+A trace longer than `STRETCH_S` is cut into stretches that run side by side. A sender begins anew in
+each, and counts are added up. Utilisation, throughput, delays and losses are taken after the first
+second, when slow start is over, and the first second has its own figure.
 """
 
 import math
@@ -130,9 +130,9 @@ def simulate(
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
     """Run a scenario on each of a batch's L links, a contender as every agent.
 
-    ``broken``, ``[L]``, takes why a link's run does not count: a user's scheme is `BROKEN`, or
-    other code of a user's raised, which ends all runs. Yields, after each step, the links' times
-    before and after it, ns ``[L]``, which stand still once a scenario is over.
+    ``broken``, ``[L]``, takes why a link's run does not count: a user's scheme is `BROKEN`, or a
+    user's other code raised, which ends all runs. Yields, after each step, the links' times before
+    and after it, ns ``[L]``, which stand still once a scenario is over.
     """
     for n, scenario in enumerate(scenarios):
         batch.load(n, with_scheme(scenario, contender.scheme))
@@ -204,7 +204,7 @@ def _step(batch: LinkBatch, n: int, view: LinkView, stats: IntervalStats) -> Flo
 
 
 class Counted:
-    """What runs came to after their first second, and sums over the steps in it and after it."""
+    """Results of runs after their first second, and sums over the steps in it and after it."""
 
     COLUMNS = (col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.QUEUEING_SUM)
 
@@ -272,7 +272,6 @@ def run_parts(
 
 
 def _measure(counted: Counted, scenarios: list[Scenario]) -> dict[str, FloatArray]:
-    """Return the figures of runs, of which each has its scenario."""
     sent, delivered, dropped, random_lost, queueing = counted.counts.T
     queueing_bins, rtt_bins = counted.histograms
     sums = counted.sums

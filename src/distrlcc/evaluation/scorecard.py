@@ -60,7 +60,7 @@ class Gate:
         return low, min(self.high, self.times * peers["cubic"]) if many else self.high
 
     def text(self, metric: Metric, peers: Mapping[str, float]) -> str:
-        """Return the bounds as shown; empty where there are none."""
+        """Return the bounds as shown; empty without any."""
         pairs = zip("≥≤", self.bounds(peers), strict=True)
         return " ".join(f"{w} {metric.text(v)}" for w, v in pairs if math.isfinite(v))
 
@@ -89,8 +89,8 @@ GATES: dict[tuple[str, str], Gate] = {
     ("beside-cubic", "tolerable"): Gate(0.85),
     ("beside-bbr", "tolerable"): Gate(0.7),
 }
-"""By links and score. Beside others they are on the share of links: a mean of shares hides that a
-policy takes nearly all of some links and nearly nothing of others."""
+"""Gates by links and score. Beside others they bound the share of links: a mean of shares would
+hide a policy that takes nearly all of some links and nearly nothing of others."""
 _KNOWING = ("oracle", BEST_CWND)  # they know the link
 
 
@@ -124,7 +124,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Scorecard:
-    """What contenders scored."""
+    """Contenders' scores."""
 
     names: tuple[str, ...]
     learned: tuple[bool, ...]
@@ -138,7 +138,7 @@ class Scorecard:
 
     @property
     def verdicts(self) -> list[str]:
-        """What does not count, and a sentence for each policy where there are gates."""
+        """Void runs, and a sentence for each policy where there are gates."""
         gates = sum(bool(line.bound) for line in self.lines)
         found = list(self.void)
         for name, learned in zip(self.names, self.learned, strict=True):
@@ -149,7 +149,7 @@ class Scorecard:
         return found
 
     def table(self, *, brief: bool = False) -> Table:
-        """Return the table, where a cross marks that a policy is outside a gate.
+        """Return the table; a cross marks a policy outside a gate.
 
         A brief one has, of links without a gate, the first score, and utilisation beside power.
         """

@@ -1,4 +1,4 @@
-"""What was measured: a scheme's scores on links and seeds, time series, the metrics' names.
+"""Scores: a scheme's on links and seeds, time series, the metrics' names.
 
 A run counts unless it failed, its sender was late, too little was acknowledged, its scheme broke,
 or a score is not a number. A run that does not count is void: it is in no mean and no ranking.
@@ -44,7 +44,7 @@ class Metric:
         return 100.0 if self.unit == "%" else 1.0
 
     def text(self, value: float) -> str:
-        """Return a value as shown: a dash where there is none, never where it has no end."""
+        """Return a value as shown: a dash if undefined, "never" if infinite."""
         if math.isnan(value):
             return "-"
         return "never" if math.isinf(value) else f"{value * self.scale:.{self.digits}f}"
@@ -98,7 +98,7 @@ class VoidRun:
     run: int  # which of the link's runs, from 0
     reason: str
     figures: dict[str, float] = field(default_factory=dict)
-    """What was measured all the same, where there is a number; empty where the run failed."""
+    """Figures measured all the same, where there is a number; empty where the run failed."""
 
     def __str__(self) -> str:
         which = f", run {self.run}" if self.run else ""
@@ -150,7 +150,7 @@ class SchemeScores:
         return tuple(found)
 
     def values(self, metrics: Sequence[Metric]) -> FloatArray:
-        """Return metrics as ``[M, L, S]``; NaN where there is none, or a run does not count."""
+        """Return metrics as ``[M, L, S]``; NaN if undefined, or if a run does not count."""
         ran = self.ran
         return np.stack([np.where(ran, self.figures.get(m.key, np.nan), np.nan) for m in metrics])
 
@@ -171,7 +171,7 @@ class Series:
     """Window; None where packets are real, whose senders say it."""
     others_mbps: FloatArray | None = None  # what the link's other flows deliver; None as above
     sender: dict[str, FloatArray] | None = None
-    """What the sender reports, by the keys of :data:`SENDER_METRICS`; None in the simulator."""
+    """The sender's report, by the keys of :data:`SENDER_METRICS`; None in the simulator."""
 
     @property
     def time_s(self) -> FloatArray:

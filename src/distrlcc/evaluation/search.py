@@ -1,8 +1,8 @@
 """Looks for the links on which properties fail, and shrinks them: plain draws, then a search.
 
 Plain draws say in which share of the space each property holds. The search keeps, of each kind of
-link, the one on which a property is held least, and changes these at random, as MAP-Elites does
-(Mouret and Clune 2015, https://arxiv.org/abs/1504.04909). The worst are then shrunk.
+link, the one on which a property holds least, and changes these at random. This is MAP-Elites
+(Mouret and Clune, https://arxiv.org/abs/1504.04909). The worst are then shrunk.
 """
 
 import json
@@ -46,12 +46,12 @@ from distrlcc.types import FloatArray
 
 T = TypeVar("T")
 CHUNK, GENERATION = 64, 2
-"""Links that one process judges at once, and how many such chunks the search chooses at once: so
-what is judged does not depend on the number of processes."""
+"""Links that one process judges at once, and such chunks that the search chooses at once. The links
+judged so do not depend on the number of processes."""
 PLAIN, SEARCHED = 0.4, 0.65  # parts of the time after which plain draws and the search end
 ROUNDS, STILL, BESIDE = 12, 0.9, 2
-"""Steps of shrinking, the score up to which a simpler link still fails, and beside how many schemes
-that is judged: a link that fails beside some does not hold beside all."""
+"""Steps of shrinking; the score up to which a simpler link still fails; and how many schemes that
+is judged beside. A link that fails beside some does not hold beside all."""
 APART = 1.5  # least distance of two links that are shrunk for the same property
 
 
@@ -67,7 +67,7 @@ class Failure:
 
 @dataclass
 class Findings:
-    """What was found; whole at any time, so that an interruption loses nothing."""
+    """Findings so far, whole at any time, so that an interruption loses nothing."""
 
     properties: tuple[Property, ...]
     points: list[Point] = field(default_factory=list)
@@ -284,7 +284,6 @@ def _inside(u: FloatArray, most: int | None) -> Chunk:
 def _draw(
     workers: Workers, findings: Findings, seed: int, links: int | None, until: float, show: Show
 ) -> None:
-    """Judge plain draws of what is in the space, chunk by chunk."""
     chunks: list[Chunk] = []
 
     def batches() -> Iterator[tuple[list[Point]]]:
@@ -332,7 +331,6 @@ class Elites:
 def _search(
     workers: Workers, findings: Findings, seed: int, links: int | None, until: float, show: Show
 ) -> None:
-    """Search from the plain draws on, generation by generation."""
     elites, random = Elites(), np.random.default_rng([seed, 1])
     elites.tell(findings.draws, findings.points, findings.scores)
     done = 0
@@ -372,8 +370,8 @@ def _worst(findings: Findings, most: int) -> list[Failure]:
 def shrunk(judge: Judge, key: str, point: Point, score: float, until: float) -> tuple[Point, float]:
     """Return the simplest link that still fails, and its score; ``until`` is a monotonic time.
 
-    In each step all simpler links are judged, and the changes of those that still fail are made
-    together, or as many of them as leave a link that fails.
+    Each step judges all simpler links. The changes of those that still fail are then made together,
+    or as many of them as leave a link that fails.
     """
     judge = replace(judge.of((key,)), schemes=judge.schemes[:BESIDE])
     most, tried = max(STILL, score), set[Point]()
@@ -427,7 +425,7 @@ class _SuiteFile:
 def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
     """Write ``stress.json``, and the failures as suites, with one agent or several, and alone.
 
-    What an earlier search's ``stress.json`` names is removed.
+    Files that an earlier search's ``stress.json`` names are removed.
     """
     suites: dict[str, list[Scenario]] = {}
     files = {}

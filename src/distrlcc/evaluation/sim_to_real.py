@@ -29,7 +29,7 @@ class Compared:
         return abs(self.difference) > self.bound
 
     def texts(self) -> tuple[str, str, str]:
-        """Return both figures and their difference as shown; dashes where there are none."""
+        """Return both figures and their difference as shown; dashes if undefined."""
         simulated, emulated = (
             f"{each:.{self.digits}f}" if math.isfinite(each) else "-"
             for each in (self.simulated, self.emulated)

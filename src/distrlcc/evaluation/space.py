@@ -23,15 +23,15 @@ from distrlcc.types import FloatArray
 
 RTTS, LEAST_S, MOST_S = 40.0, 10.0, 30.0
 MOST_RTTS, SHORTEST_S, MOST_PACKETS = 2000.0, 1.0, 400_000.0
-"""A link lasts `RTTS` round trips and `LEAST_S` or more, but `MOST_S` at most; `MOST_RTTS` at most
-where that is above `SHORTEST_S`; and no longer than it takes to carry `MOST_PACKETS`."""
+"""A link lasts `RTTS` round trips, within `LEAST_S` and `MOST_S`. `MOST_RTTS` is the limit if that
+exceeds `SHORTEST_S`, and no link carries more than `MOST_PACKETS`."""
 MOST_BDP = 20_000.0  # packets in a round trip, noise counted: links with more are not in the space
 POLICED, POLICED_RTT_MS, POLICED_RTTS = 0.1, 5.0, 400.0
-"""With a policer there is this part of both, the RTT is so long or longer, and the time so many
-round trips at most: a scheme that ignores losses sends ever more packets into a policer."""
+"""With a policer a link has this part of `MOST_BDP` and `MOST_PACKETS` at most, at least this RTT,
+and at most so many round trips. A scheme that ignores losses would send ever more into it."""
 FEW_PACKETS, COPA_SENDS = 4, 2e7
-"""Copa ignores losses: where policers, AQM or a queue of so few packets leave no standing queue it
-sends about half of (what the link carries) x (round trips). Above this it does not run."""
+"""Copa ignores losses. Without a standing queue (policers, AQM or a queue of so few packets) it
+sends about half of rate times round trips. Above this it does not run."""
 MOST_TRACE_MBPS = 100.0
 MOST_CHANGES = 64
 NOISE = ("jitter_ms", "ack_jitter_ms", "ack_tick_ms", "late_ms")
@@ -290,7 +290,6 @@ def _changes(point: Point, rate: float, seconds: float, *, constant: bool) -> tu
 
 
 def _flows(point: Point, seconds: float) -> tuple[Flow, ...]:
-    """Return the agents and their rival, which begin one after the other."""
     schemes = ["agent"] * point.agents + [point.rival] * bool(point.rival)
     order = list(range(len(schemes)))
     order = [*order[1:], 0] if point.rival_first else order

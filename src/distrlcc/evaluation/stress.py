@@ -1,4 +1,4 @@
-"""What a congestion control must hold on every link, judged beside schemes on the same link.
+"""Properties that a congestion control must hold on every link, judged beside schemes there.
 
 A `Property` gives each link a score: by how much it holds. At 1 it just holds, at 0.5 it is half of
 what it must be, and NaN says that it has no meaning there. All is counted from a third of the time
@@ -34,7 +34,7 @@ _TOGETHER = 64  # links in one call, which last about equally long
 
 @dataclass
 class Figures:
-    """What a contender came to on L links, ``[L]``; NaN where it was not run."""
+    """Figures of a contender on L links, ``[L]``; NaN where it was not run."""
 
     used: FloatArray  # share of what the link could carry, by all flows
     power: FloatArray  # that, times the round trip without a queue (with noise) over the mean one
@@ -211,7 +211,7 @@ def _fair(seen: Seen) -> FloatArray:
 
 @dataclass(frozen=True)
 class Property:
-    """What must hold, and in what share of the space."""
+    """A property, and in which share of the space it must hold."""
 
     key: str
     says: str

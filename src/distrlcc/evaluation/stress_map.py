@@ -33,10 +33,7 @@ def dimension_named(name: str) -> str:
 
 
 def point_at(settings: Sequence[str], x: str, y: str) -> Point:
-    """Return the simplest link with some values, NAME=VALUE each, of a map over ``x`` and ``y``.
-
-    Raises ConfigError where there is no such dimension or value, or that says nothing here.
-    """
+    """Return the simplest link with some values, NAME=VALUE each; raises ConfigError."""
     values: dict[str, Any] = {}
     for setting in settings:
         name, _, text = setting.partition("=")
@@ -94,10 +91,7 @@ def _values(name: str) -> tuple[Any, ...]:
 def map_of(
     judge: Judge, x: str, y: str, at: Point, processes: int, show: Callable[[float], None]
 ) -> Map:
-    """Judge the one property of a judge over two dimensions, all else as ``at`` has it.
-
-    Raises ConfigError where it is judged on no link, or a user's code raised.
-    """
+    """Judge one property over two dimensions, all else as ``at`` has it; raises ConfigError."""
     xs, ys = _values(x), _values(y)
     grid = np.ndindex(len(ys), len(xs))
     points = {place: replace(at, **{x: xs[place[1]], y: ys[place[0]]}) for place in grid}

@@ -34,7 +34,7 @@ ORACLE = "oracle"  # it knows the link, and is no rival
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """A mean and its bootstrap interval, whose bounds are NaN where there is none."""
+    """A mean and its bootstrap interval, whose bounds are NaN if undefined."""
 
     mean: float
     low: float
@@ -44,7 +44,7 @@ class MeanInterval:
 
     @property
     def half_width(self) -> float:
-        """Half the interval, for a ± sign; NaN where there is none."""
+        """Half the interval, for a ± sign; NaN if undefined."""
         return (self.high - self.low) / 2
 
     def texts(self, metric: Metric) -> tuple[str, str]:
@@ -53,7 +53,7 @@ class MeanInterval:
         return metric.text(self.mean), metric.text(half) if math.isfinite(half) else ""
 
     def tails(self, metric: Metric) -> tuple[str, str]:
-        """Return `TAILS` as shown; empty where there are none."""
+        """Return `TAILS` as shown; empty without any."""
         p10, worst = ("" if math.isnan(v) else metric.text(v) for v in (self.p10, self.worst))
         return p10, worst
 
@@ -132,8 +132,8 @@ class Summary:
     common: int
     """Links that the overall means are over: those on which every scheme has a run.
 
-    A scheme that failed on the hard links would else be ranked by the easy ones alone. 0: none is
-    common, and each scheme's means are over its own.
+    Otherwise the easy links alone would rank a scheme that failed on the hard ones. If it is 0, no
+    link is common, and each scheme's means are over its own.
     """
     left_out: dict[str, tuple[str, ...]]  # the other links, and the schemes with no run there
     without_runs: tuple[str, ...]  # schemes of which no run counts: they are not ranked

@@ -11,8 +11,8 @@ from distrlcc.errors import printable
 from distrlcc.evaluation.scores import Metric
 
 TAILS = ("p10", "worst")
-"""What stands below a mean over links: a tenth of the links are worse than the first value, and
-the worst one. With fewer than ten links they are the same, and the second stands alone."""
+"""Lines below a mean over links: the value that a tenth of the links are worse than, and the worst
+one. With fewer than ten links they are the same, and the second stands alone."""
 Colors = tuple[str, str] | None  # on a light and on a dark page
 
 

@@ -1,8 +1,8 @@
 """A policy that collapses: `CollapseAlarm` sees it, `Restorer` brings the last good state back.
 
-Every rank sees the same sums of all ranks' statistics, so each decides alike and in the same
-update, and nothing has to be exchanged. What counts a run's progress goes on: the weights' version,
-which names draws and which actors compare, and the environment steps, which schedules follow.
+Every rank sees the same sums of all ranks' statistics, so each decides alike in the same update and
+nothing is exchanged. The counts of a run's progress go on: the weights' version, which names draws
+and which actors compare, and the environment steps, which schedules follow.
 """
 
 import math
@@ -20,8 +20,8 @@ _RESTORER = "good newest in_a_row rests_until restores"
 class CollapseAlarm:
     """Says once when a collapse starts, and again only after it has passed.
 
-    A sender that has shrunk its window to the minimum sees nothing that would tell it to grow, and
-    a policy without entropy tries nothing else: there is no way back from the two together.
+    A sender at the least window sees nothing that would tell it to grow, and a policy without
+    entropy tries nothing else. A policy with both never comes back.
     """
 
     def __init__(self, entropy_bound: float = 0.02, silent_share_bound: float = 0.2) -> None:

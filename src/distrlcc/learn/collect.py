@@ -87,13 +87,12 @@ class CollectStats:
 
 
 MOST_LATE_LEARNED = 0.3
-"""Of a batch of which a larger share of steps was late nothing is learned: it shows more of a busy
-machine than of its links. With 34% late, delays of 27 round trips were
-seen, which no queue held."""
+"""A batch with a larger share of late steps is discarded: it shows more of a busy machine than of
+its links. With 34% late, delays of 27 round trips were seen, which no queue held."""
 SILENT_STEPS = 2  # an episode of fewer steps is not called silent
 SILENT_SHARE = 0.9
-"""One whose window stood at its minimum for this share of its steps is: it begins above, and a
-policy that has fallen silent still tries something now and then."""
+"""An episode is silent if its window stood at its minimum for this share of its steps. It begins
+above, and a policy that has fallen silent still tries something now and then."""
 _STATE = "step started obs labels starts silent age state truth"
 # Rows [M], environments [M], final observations [M, D] and recurrent states [P, M, H] of episodes
 # that were cut off in one step.
@@ -154,7 +153,7 @@ class Collector:
         self._started = True
 
     def collect(self, rollout: Rollout, stop: Callable[[int], bool] | None = None) -> CollectStats:
-        """Fill a rollout with what the weights of `set_weights` do; return what was seen.
+        """Fill a rollout with actions of the weights of `set_weights`; return statistics.
 
         ``stop`` is asked after every row but the last, with the number of rows written; True cuts
         the rollout short (for stragglers).

@@ -1,7 +1,7 @@
 """Settings of the learners and of the collapse alarm.
 
-They stand apart from the learners because these import torch: a wrong setting, a list of recipes or
-a run's configuration must not wait for that.
+They stand apart from the learners, which import torch: a list of recipes or a run's configuration
+must not wait for that.
 """
 
 import math
@@ -109,8 +109,9 @@ class PPOConfig:
     """No further minibatch is learned from in an update once one's KL is above 1.5 times this, as
     in SB3; none: all are."""
     desired_kl: float | None = None
-    """The learning rate adapts to this KL in each minibatch, from lr on: it is divided by 1.5 above
-    twice this and multiplied by it below half of it, within 1e-5 to 1e-2, as in rsl_rl."""
+    """The learning rate adapts to this KL in each minibatch, from lr on, as in rsl_rl. It is
+    divided by 1.5 above twice this KL, and multiplied by 1.5 below half of it. It stays within 1e-5
+    to 1e-2."""
     normalize_advantages: bool = True
     """Scale advantages to mean 0 and variance 1, over all ranks."""
     normalize_observations: bool = True
@@ -217,7 +218,7 @@ class ImitationConfig(FitConfig):
 
 @dataclass(frozen=True, slots=True)
 class GailConfig:
-    """What replaces the environment's reward: how far the policy is from an expert."""
+    """A reward in the place of the environment's: how far the policy is from an expert."""
 
     demonstrations: str = ""
     """Folder of the expert's trajectories, as ``distrlcc collect --disturb 0`` writes them; on each
@@ -246,7 +247,7 @@ class GailConfig:
 
 @dataclass(frozen=True, slots=True)
 class AlarmConfig:
-    """When a policy counts as collapsed, and what is done; of no matter to imitation."""
+    """When a policy counts as collapsed, and what is done; imitation has no alarm."""
 
     entropy_bound: float = 0.02
     """Mean entropy below this is an alarm, nats."""
@@ -264,7 +265,7 @@ class AlarmConfig:
     entropy_factor: float = field(default=10.0, metadata=hidden(act=not_))
     """Factor of `entropy_coeff` right after a restore."""
     entropy_floor: float = field(default=0.003, metadata=hidden(act=not_))
-    """What the factor multiplies where `entropy_coeff` is less."""
+    """Least weight that the factor multiplies, if `entropy_coeff` is less."""
     decay_updates: int = field(default=50, metadata=hidden(act=not_))
     """Updates over which the weight falls back to `entropy_coeff`, linearly."""
     most_restores: int = field(default=3, metadata=hidden(act=not_))

@@ -1,8 +1,8 @@
 """Imitation of the oracle by data set aggregation (DAgger, https://arxiv.org/abs/1011.0686).
 
-As Indigo does it (https://www.usenix.org/conference/atc18/presentation/yan-francis, section 4.2):
-the expert acts in the first round and the policy afterwards, every state met is labelled by the
-expert, and each round trains on all data so far.
+The expert acts in the first round and the policy afterwards, as in Indigo
+(https://www.usenix.org/conference/atc18/presentation/yan-francis, section 4.2). The expert labels
+every state met, and each round trains on all data so far.
 """
 
 import math
@@ -149,7 +149,6 @@ class Dagger(Learner):
     def _epoch(
         self, data: LabelledSteps, plan: MinibatchPlan, epoch: int, lr: float
     ) -> tuple[float, float]:
-        """Make one pass over all data; return the mean loss and accuracy over all ranks."""
         sums = torch.zeros(3)
         key = np.uint64(bits(self._minibatch_key, self.version, epoch))
         for chosen in plan.minibatches(data.rows, data.count, key):

@@ -84,10 +84,7 @@ class FlatAdam:
         return self._reducer.sync_every > 1 and self._reducer.size > 1
 
     def average(self) -> None:
-        """Average what ranks have learned by themselves, with Adam's moments, weighted by samples.
-
-        Ranks call it at once, at the latest at the end of an update.
-        """
+        """Average ranks' own steps, with Adam's moments, by samples; all ranks call it at once."""
         if not self._steps:
             return
         adam = self._optimizer.state[self.flat]

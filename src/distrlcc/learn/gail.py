@@ -1,12 +1,13 @@
 """Generative adversarial imitation (https://arxiv.org/abs/1606.03476) around PPO.
 
-The environment's reward is not used: a step's reward is log D - log(1 - D), the logit of the
-discriminator's belief that it is the expert's, scaled to mean 0 and variance 1 over all ranks'
-rollouts. PPO learns from it as from any other, then the discriminator learns from the same rollout.
+The environment's reward is not used. A step's reward is log D - log(1 - D), the logit of the
+discriminator's belief that it is the expert's. It is scaled to mean 0 and variance 1 over all
+ranks' rollouts. PPO learns from it as from any other; then the discriminator learns from the same
+rollout.
 
-The discriminator sees observation, action and, since experts that know the link are imitated, what
-the step came to there: a sender that stands still at half of a link's rate sees what one sees that
-stands still at all of it. It is needed in training alone.
+The discriminator, which training alone needs, sees observation, action and the step's outcome. The
+outcome is there because experts know the link. A sender that stands still at half of a link's rate
+sees the same as one that stands still at all of it.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ class Demonstrations:
     """``R`` steps of an expert.
 
     Observations stay as they are, near 1 in size. Scaled by the expert's own moments, a delay that
-    it never has would lie tens of deviations away, where a discriminator tells no more how far.
+    it never has would lie tens of deviations away, where a discriminator no longer tells how far.
     """
 
     def __init__(self, config: GailConfig, spec: PolicySpec, seed: int) -> None:
@@ -67,9 +68,9 @@ class Demonstrations:
     def features_of(
         self, obs: NDArray[np.float32], actions: NDArray[Any], outcomes: NDArray[np.float32]
     ) -> Tensor:
-        """Put observations ``[R, D]``, actions (one-hot where discrete) and outcomes together.
+        """Put observations ``[R, D]``, actions (one-hot if discrete) and log outcomes together.
 
-        Outcomes as logarithms: from a tenth of a round trip to none is as far as from one to that.
+        Logarithms put a tenth of a round trip as far from none as one from a tenth.
         """
         if self.spec.action_kind == "discrete":
             chosen = torch.from_numpy(np.asarray(actions, np.int64))
@@ -86,9 +87,9 @@ class Demonstrations:
 
 
 def classification_loss(expert: Tensor, policy: Tensor) -> Tensor:
-    """Return the mean of -log D(expert) - log(1 - D(policy)), of logits ``[R]``.
+    """Return GAIL's objective (equation 15) of logits ``[R]``, with D for the expert.
 
-    GAIL's objective (https://arxiv.org/abs/1606.03476, equation 15), with D for the expert.
+    That is the mean of -log D(expert) - log(1 - D(policy)) (https://arxiv.org/abs/1606.03476).
     """
     return functional.softplus(-expert).mean() + functional.softplus(policy).mean()
 
@@ -105,10 +106,10 @@ def gradient_penalty(network: nn.Module, expert: Tensor, policy: Tensor, mix: Te
 
 
 def divergence(expert: Tensor, policy: Tensor) -> Tensor:
-    """Return the Jensen-Shannon divergence that the discriminator proves at least, nats.
+    """Return the discriminator's lower bound of the Jensen-Shannon divergence, nats, of logits.
 
-    0 where it cannot tell them apart, log 2 where it always can (or below 0 where it is worse than
-    a guess). Logits ``[R]``.
+    It is 0 if it cannot tell policy and expert apart, log 2 if it always can, and below 0 if it is
+    worse than a guess. Logits are ``[R]``.
     """
     proved: Tensor = torch.tensor(2.0).log() - 0.5 * classification_loss(expert, policy)
     return proved
@@ -161,7 +162,6 @@ class Gail(PPO):
         return {"gail_reward": mean, "gail_reward_std": std}
 
     def _discriminate(self, rollout: Rollout, features: Tensor, version: int) -> dict[str, float]:
-        """Make passes over the rollout, each step beside one of the expert's."""
         config, rows = self._gail, len(rollout.obs)
         counts = np.array([rollout.samples, rollout.count], np.float64)
         samples, envs = self.reducer.sum(counts).tolist()

@@ -1,12 +1,12 @@
 """Behavioural cloning: fits a policy to the actions that an expert took, on any number of ranks.
 
-A stored data set is torch's map-style `Dataset` of sequences, not steps: so an LSTM has a past, a
-read touches one place on the disk and a sampler's permutation is as many times smaller. A minibatch
-is fetched in one call; its sequences come in the order of their places on the disk, since a loss
-does not mind.
+A stored data set is torch's map-style `Dataset` of sequences, not steps. So an LSTM has a past, a
+read touches one place on the disk, and a sampler's permutation is smaller. One call fetches a
+minibatch, whose sequences come in the order of their places on the disk, since a loss does not
+mind.
 
-Each rank reads its share of a minibatch; ranks' gradients are weighed by their numbers of steps, so
-that the mean is the whole minibatch's, however uneven the shares are.
+Each rank reads its share of a minibatch. Ranks' gradients are weighted by their numbers of steps,
+so that the mean is the whole minibatch's, however uneven the shares are.
 """
 
 from collections.abc import Callable, Sequence
@@ -156,7 +156,6 @@ class Cloning(Learner):
         self.absorb(self.reducer.sum(moments))
 
     def _validate(self, epoch: Epoch) -> dict[str, float]:
-        """Measure without learning, over all ranks."""
         sums = torch.zeros(2, dtype=torch.float64)
         with torch.no_grad():
             for batch in map(epoch.validation.__getitems__, epoch.validation_parts):

@@ -1,4 +1,4 @@
-"""What passes between learners, those who act and other ranks: `Weights`, and `Reducer`."""
+"""Data that pass between learners, actors and other ranks: `Weights`, and `Reducer`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class InterruptedUpdateError(Exception):
 
 
 class NotFiniteError(Exception):
-    """What is to be learned from is no number or infinite: nothing of the update shall remain."""
+    """The data to learn from are not finite: nothing of the update remains."""
 
 
 def checked(sums: NDArray[np.float64]) -> NDArray[np.float64]:

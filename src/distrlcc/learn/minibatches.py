@@ -5,7 +5,7 @@ rows of N, one per environment: sequence ``row * N + environment``.
 
 Minibatches are the same on one rank or on many: a unit is one row of the environments whose global
 index is ``block`` modulo ``blocks``. Units are shuffled and dealt in equal numbers, so minibatches
-differ in size by little; a rank whose rollout was cut short leaves out the rows that it lacks.
+differ in size by little. A rank whose rollout was cut short leaves out the rows that it lacks.
 """
 
 from collections.abc import Callable, Iterator
@@ -112,7 +112,7 @@ _UNITS_PER_PART = 16  # units in a minibatch, at least, where there are environm
 
 @dataclass(frozen=True, slots=True)
 class MinibatchPlan:
-    """How rows are dealt to minibatches; all but ``first`` is the same on all ranks."""
+    """How rows are dealt to minibatches; all except ``first`` is the same on all ranks."""
 
     parts: int  # minibatches
     rows: int  # rows of a rank that was not cut short

@@ -1,4 +1,4 @@
-"""What every learner is: a policy under training, with its optimizer, normaliser and version."""
+"""Base of every learner: a policy under training, with its optimizer, normaliser and version."""
 
 import ctypes
 from abc import ABC, abstractmethod
@@ -26,9 +26,9 @@ from distrlcc.seeding import stream_key
 def limit_threads() -> None:
     """Let torch and NumPy's BLAS compute in one thread each; processes make use of more cores.
 
-    A second BLAS thread spins: where another process wants its core, acting takes five to thirty
-    times as long. A NumPy with another BLAS than its wheels' own OpenBLAS is left as it is: set
-    that library's environment variable before the process starts.
+    A second BLAS thread spins: if another process wants its core, acting takes five to thirty times
+    as long. Only a BLAS of NumPy's wheels is set: for others set that library's environment
+    variable before the process starts.
     """
     torch.set_num_threads(1)
     for library in Path(np.__file__).parent.parent.glob("numpy.libs/libscipy_openblas*"):
@@ -54,7 +54,7 @@ class Learner(ABC):
     ) -> None:
         """Build the learner of the same config, spec and seed on every rank.
 
-        What is ``beside`` the network is trained with it, and in no policy.
+        The module ``beside`` the network is trained with it, and is part of no policy.
         """
         if spec.state_size and config.minibatch_size < config.sequence_length:
             raise ConfigError(
@@ -133,7 +133,7 @@ class Learner(ABC):
         """Start from another policy's weights.
 
         The normaliser counts the given moments as a million samples, so that new observations move
-        them slowly; where observations are not to be normalised afresh, they stay as given.
+        them slowly. Observations that are not normalised afresh stay as given.
         """
         expected = expected_shapes(self.spec)
         given = {name: array.shape for name, array in weights.arrays.items()}

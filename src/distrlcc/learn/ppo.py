@@ -1,10 +1,10 @@
 """Proximal policy optimisation (https://arxiv.org/abs/1707.06347), with RLlib's names and KL rule.
 
 Left out on purpose: separate trunks, learning-rate search. With several ranks this is DD-PPO
-(https://arxiv.org/abs/1911.00357): the gradient is averaged over ranks each minibatch, and so are
+(https://arxiv.org/abs/1911.00357): ranks average the gradient in each minibatch. They also average
 the statistics of advantages and observations, and the KL that stops an update or sets the learning
-rate; the number of minibatches is agreed, so that a rank whose rollout was cut short stays in step.
-Where an older policy acted, V-trace corrects for it (``use_vtrace``).
+rate. They agree on the number of minibatches, so that a rank whose rollout was cut short stays in
+step. Where an older policy acted, V-trace corrects for it (``use_vtrace``).
 """
 
 import math
@@ -86,9 +86,9 @@ class PPO(Learner):
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from one rollout of every rank and return metrics.
 
-        Losses, entropy, KL and clip fraction are means over the last epoch, or what was seen of it
-        before ``target_kl`` stopped it, and over ranks. With
-        ``use_vtrace`` the policy that they compare with is that of the update's start.
+        Losses, entropy, KL and clip fraction are means over ranks and the last epoch, as far as
+        ``target_kl`` let it go. With ``use_vtrace`` they compare with the policy of the update's
+        start.
         """
         config = self.config
         # Advantages and value targets of this rank's rollout.
@@ -196,10 +196,10 @@ class PPO(Learner):
         return logp, vtrace(rollout, logp, values, config.gamma, lambda_, **options)
 
     def _corrected(self, rollout: Rollout) -> tuple[Rollout, Float32]:
-        """Return a rollout, and its steps' values, with what the privileged critic adds.
+        """Return a rollout, and its steps' values, with the privileged critic's corrections.
 
-        What an episode was cut off at, and what follows the rollout, are a step later than the last
-        that it can see: they get the same.
+        The final observation of a cut episode, and the one after the rollout, come a step later
+        than the critic's last: they get the same correction.
         """
         steps = rollout.steps
         obs, truth = self.normalize(rollout.obs[:steps]), rollout.truth[:steps]
@@ -213,7 +213,7 @@ class PPO(Learner):
         return replace(rollout, final_values=final, last_values=last), values + beyond
 
     def _beyond(self, obs: Tensor, values: Tensor, truth: Tensor) -> Tensor:
-        """Return what is to be added to values ``[...]``, of ``[..., D]`` and ``[..., P]``."""
+        """Return the correction of values ``[...]``, from ``[..., D]`` and ``[..., P]``."""
         assert self._privileged is not None
         inputs = torch.cat([obs, values.unsqueeze(-1), truth], -1)
         added: Tensor = self._privileged(inputs).squeeze(-1)

@@ -19,7 +19,7 @@ _ROUNDING = 1e-4  # between a policy's two implementations, of log-probabilities
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """What a rollout's actions led to, under the policy that learns."""
+    """Advantages and targets of a rollout's actions, under the policy that learns."""
 
     advantages: Float32  # [steps, N]
     targets: Float32  # [steps, N], of the value
@@ -43,12 +43,14 @@ def vtrace(
     """Correct for what the policy learned since it acted (https://arxiv.org/abs/1802.01561).
 
     Targets are the paper's equation 1 in the recursive form of its remark 1, with ``lambda_`` in
-    the traces as in remark 2. Advantages are ``rho_t (r_t + gamma v_{t+1} - V_t)`` of section 4.2,
-    except for ``lambda_`` between ``V_{t+1}`` and ``v_{t+1}``; with 1 they are the paper's. Where
-    the policy that acted is the one that learns, they are generalised advantage estimates
-    (https://arxiv.org/abs/1506.02438, equation 16). Where an episode was truncated, the acting
-    critic's value of its final observation stands for what would have followed; where it terminated
-    nothing follows; at the rollout's end ``last_values`` stands for the rest.
+    the traces as in remark 2. Advantages are section 4.2's ``rho_t (r_t + gamma v_{t+1} - V_t)``,
+    with ``lambda_`` between ``V_{t+1}`` and ``v_{t+1}``. With 1 they are the paper's. If the policy
+    that acted is the one that learns, they are generalised advantage estimates
+    (https://arxiv.org/abs/1506.02438, equation 16).
+
+    After a truncated episode the acting critic's value of its final observation stands for what
+    would have followed; after a terminated one, nothing does. At the rollout's end ``last_values``
+    stand for the rest.
 
     Args:
         rollout: Its first ``steps`` rows are used; ``logp`` in it is the acting policy's.

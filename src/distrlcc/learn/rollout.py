@@ -19,8 +19,8 @@ _PER_ENVIRONMENT_AXIS = {"last_values": 0, "states": 2}  # every other array is 
 class Rollout:
     """``T`` steps of ``N`` environments, preallocated and written by row.
 
-    Row t holds the observation the action was chosen on and what came of the action. Only the
-    first ``steps`` rows count: a rollout may be cut short.
+    Row t holds the observation the action was chosen on and the action's result. Only the first
+    ``steps`` rows count: a rollout may be cut short.
     """
 
     obs: Float32  # [T, N, D], raw: the user normalises them

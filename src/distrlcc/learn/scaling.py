@@ -9,7 +9,7 @@ _DECAY = 0.995  # of what was seen in earlier minibatches
 
 
 class Scale:
-    """What is multiplied where each rank brings a batch of its own.
+    """Factors of batches and rates, if each rank brings a batch of its own.
 
     The learning rate follows the square root of the batch, which is Adam's rule (Malladi et al.,
     https://arxiv.org/abs/2205.10287), or the batch (SGD's: Goyal et al.,

@@ -53,8 +53,8 @@ class ReceiveServer:
     ) -> None:
         """Prepare, on a bound socket; it ends after ``count`` flows, 0: never.
 
-        A sender that sends nothing new for ``silence_s`` is dropped, and where its place is wanted
-        after the limit ``call``.
+        A sender that sends nothing new for ``silence_s`` is dropped; if its place is wanted, after
+        the limit ``call``.
         """
         self._socket, self._silence_s, self._count = socket, silence_s, count
         self._on_begin, self._on_end = on_begin, on_end

@@ -2,8 +2,7 @@
 
 ``UDP_SEGMENT`` (GSO) hands the kernel several datagrams of one size as one buffer, ``UDP_GRO``
 gives several back as one. That saves system calls, the largest part of a datagram's cost. Both are
-Linux's, and left out where they are missing. asyncio is not used, as its timers are a millisecond
-late.
+Linux's, and left out where they are missing. asyncio's timers would be a millisecond late.
 """
 
 import errno
@@ -102,10 +101,7 @@ class UdpSocket:
         return self._socket.fileno()
 
     def wait(self, until: int) -> bool:
-        """Wait until something can be read or a time, ns; return whether something can.
-
-        ``select`` is precise to microseconds, epoll rounds up to milliseconds.
-        """
+        """Wait until readable or a time, ns; say if readable. ``select`` is exact, epoll is not."""
         seconds = max(until - time.monotonic_ns(), 0) * 1e-9
         return bool(select.select([self._socket], [], [], seconds)[0])
 

@@ -1,8 +1,8 @@
 """A policy as an ONNX model, for programs without distrlcc.
 
-It takes raw observations ``[N, D]`` and, where the network is recurrent, a state ``[P, N, H]``,
-zero at first; it returns logits or means ``[N, A]`` and the state after the step. A discrete
-policy's likeliest action is the greatest logit's. The model's metadata hold the policy's spec.
+It takes raw observations ``[N, D]`` and, for a recurrent network, a state ``[P, N, H]``, zero at
+first. It returns logits or means ``[N, A]`` and the state after the step. A discrete policy's
+likeliest action is the greatest logit's. The model's metadata hold the policy's spec.
 """
 
 import json
@@ -27,7 +27,7 @@ def onnx_model(policy: PolicyFile) -> "onnx.ModelProto":
     """Return a policy's graph by the package onnx; raises PolicyFileError at a user's network."""
     if is_reference(policy.spec.kind):
         raise PolicyFileError(
-            f"ONNX: there is no model of a network of a user's, as {short(policy.spec.kind)} is; "
+            f"{short(policy.spec.kind)} is a plug-in network, which ONNX export does not support; "
             "export its module with torch.onnx, or send with 'distrlcc send'"
         )
     from onnx import TensorProto, checker, helper, numpy_helper  # noqa: PLC0415 - an extra

@@ -1,16 +1,16 @@
-"""What the kernel's program and its users share: names, sizes and the C structs as NumPy types.
+"""Names, sizes and C structs that the kernel's program and its users share, as NumPy types.
 
-Each type mirrors the struct of the same name in ``net/kernel/layout.h``; whoever changes `POLICY`,
-or what a field of it means, changes its size, by which programs that were loaded before are told
-apart. The program's object ``net/kernel/distrlcc.bpf.o`` has these data sections, which can be
+Each type mirrors the struct of the same name in ``net/kernel/layout.h``. A change of `POLICY`, or
+of what a field of it means, must change its size, which tells programs apart that were loaded
+before. The program's object ``net/kernel/distrlcc.bpf.o`` has these data sections, which can be
 mapped:
 
-- `POLICIES`: two `POLICY` slots. A user writes the one that is not in use, then the generation.
-- `CONTROL`: a `CONTROL_TYPE`. Slot ``generation & 1`` is in use; 0: none, sockets use CUBIC.
-- `STATS`: a `STATS_TYPE`, which the program counts.
-- `PLACES`: `MAX_PLACES` of `PLACE`, what connections follow whose policy has ``follows`` set.
-- `TRIAL`: a `TRIAL_TYPE`, the input and output of the test program.
-- `FORM`: a uint32 to be set before loading: 1 where the kernel's ``cong_control`` takes
+* `POLICIES`: two `POLICY` slots. A user writes the one that is not in use, then the generation.
+* `CONTROL`: a `CONTROL_TYPE`. Slot ``generation & 1`` is in use; 0: none, sockets use CUBIC.
+* `STATS`: a `STATS_TYPE`, which the program counts.
+* `PLACES`: `MAX_PLACES` of `PLACE`, for connections whose policy has ``follows`` set.
+* `TRIAL`: a `TRIAL_TYPE`, the input and output of the test program.
+* `FORM`: a uint32 to be set before loading: 1 where the kernel's ``cong_control`` takes
   ``(sk, rs)``, as before 6.10; 0 for ``(sk, ack, flag, rs)``.
 """
 

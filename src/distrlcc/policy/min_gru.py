@@ -1,9 +1,9 @@
-"""The minGRU's recurrence over a sequence (https://arxiv.org/abs/2410.01201, section 3.1) in torch.
+"""The minGRU's recurrence in torch (https://arxiv.org/abs/2410.01201, section 3.1).
 
-    z_t = sigmoid(W_z x_t + b_z),  c_t = tanh(W_c x_t + b_c),  h_t = (1 - z_t) h_{t-1} + z_t c_t
+    z_t = sigmoid(W_z x_t + b_z),  c_t = tanh(W_c x_t + b_c),  h_t = (1 - z_t) h_{t-1} + z_t c_t.
 
-Gates depend on the input alone: one product computes those of a whole sequence, and nothing but
-elementwise steps is left in time. Candidates go through tanh, so that the state stays within ±1.
+Gates depend on the input alone: one product computes those of a whole sequence, and only
+elementwise steps are left in time. Candidates go through tanh, so that the state stays within ±1.
 """
 
 from typing import Any

@@ -64,10 +64,10 @@ _ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_}
 
 
 class PolicyNetwork(nn.Module):
-    """What all networks have: a start, and the action distribution of what they return.
+    """Base of all networks: a start, and the action distribution of their outputs.
 
-    Time comes first: sequences are ``[L, B, ...]``. The recurrent state is one tensor
-    ``[P, B, H]``, see `PolicySpec.state_shape`, so that all kinds are used alike.
+    Time comes first: sequences are ``[L, B, ...]``. The recurrent state is one tensor ``[P, B,
+    H]``, see `PolicySpec.state_shape`, so that all kinds are used alike.
     """
 
     def __init__(self, spec: PolicySpec) -> None:

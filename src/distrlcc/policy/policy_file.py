@@ -38,7 +38,7 @@ class _Header:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """What a policy file holds."""
+    """The contents of a policy file."""
 
     spec: PolicySpec  # the policy's inputs, outputs and network
     arrays: dict[str, NDArray[np.float32]]  # named as `expected_shapes(spec)` says

@@ -21,8 +21,8 @@ _SUM_GREATEST = 2.0**19  # with 44 bits after a product's point, 64 bits have ro
 
 PACING, GUARD_LOSS = 1.25, 0.05  # for policies that were trained without
 GUARD_ROUNDS, FLOOR, CROWD = 2, 4, 128
-"""Round trips in a row above the guard's bound; least window, packets, since of fewer some wait for
-the receiver's timer; busy connections from which on steps get longer, in proportion."""
+"""Round trips in a row above the guard's bound; the least window, packets; and busy connections
+from which on steps get longer, in proportion. Fewer packets would wait for the receiver's timer."""
 
 
 def quantise(
@@ -105,7 +105,6 @@ def _padded(width: int) -> int:
 
 
 def _layers(policy: PolicyFile) -> list[tuple[NDArray[Any], NDArray[Any], int]]:
-    """Return each layer's weights, biases and activation."""
     spec, arrays = policy.spec, policy.arrays
     activation = layout.RELU if spec.activation == "relu" else layout.TANH
     layers = [
@@ -139,7 +138,6 @@ def _greatest_sum(policy: PolicyFile) -> float:
 
 
 def _check(policy: PolicyFile, actions: Any, name: str) -> None:
-    """Refuse what does not fit the program."""
     spec = policy.spec
     if spec.observation not in layout.SPACES:
         raise PolicyFileError(
@@ -149,7 +147,7 @@ def _check(policy: PolicyFile, actions: Any, name: str) -> None:
     for what, brought in (("network", spec.kind), ("action", spec.action)):
         if is_reference(brought):
             raise PolicyFileError(
-                f"{name}: the kernel's program has no {what} of a user's, as {short(brought)} is; "
+                f"{name}: the kernel's program runs no plug-in {what}, as {short(brought)} is; "
                 "send with 'distrlcc send'"
             )
     sizes = [weight.shape for weight, _, _ in _layers(policy)]

@@ -1,4 +1,4 @@
-"""What a policy is: all that is needed to build its network and to put it to use."""
+"""A policy's spec: all that is needed to build its network and to put it to use."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -36,8 +36,8 @@ class Network(Protocol):
     def module(self, spec: "PolicySpec") -> Any:
         """Return a ``torch.nn.Module`` with weights drawn from torch's generator.
 
-        It is called with observations ``[L, B, D]``, starts ``[L, B]``, True where the state is
-        zero, and the state ``[1, B, H]``; it returns ``[L, B, A]``, ``[L, B]``, ``[1, B, H]``.
+        Its arguments are observations ``[L, B, D]``, starts ``[L, B]``, True where the state is
+        zero, and the state ``[1, B, H]``. It returns ``[L, B, A]``, ``[L, B]``, ``[1, B, H]``.
         """
 
     def step(
@@ -113,7 +113,7 @@ class PolicySpec:
 
     @property
     def delay_weights(self) -> tuple[float, ...]:
-        """Prices of delay that preferences 0 and 1 stand for; empty where there is none."""
+        """Prices of delay that preferences 0 and 1 stand for; empty without any."""
         return tuple(map(float, self.options.get(DELAY_WEIGHTS, "").split()))
 
     @property
@@ -128,13 +128,13 @@ class PolicySpec:
 
     @property
     def network_text(self) -> str:
-        """What the network is, in a few words, as ``mingru 128-64, then 32``."""
+        """The network in a few words, as ``mingru 128-64, then 32``."""
         then = f", then {self.post_hidden}" if self.post_hidden else ""
         return f"{short(self.kind)} {'-'.join(map(str, self.hidden))}{then}"
 
     @property
     def state_size(self) -> int:
-        """Width of the recurrent state; 0 where there is none."""
+        """Width of the recurrent state; 0 without one."""
         network = self.network
         if network is not None:
             return network.state_size(self)
@@ -152,7 +152,7 @@ class PolicySpec:
 
     @property
     def preference(self) -> float | None:
-        """A user's that states none, from 0 (throughput) to 1 (delay); None: it is no input."""
+        """The default preference, from 0 (throughput) to 1 (delay); None: it is no input."""
         said = self.options.get(PREFERENCE)
         return None if said is None else float(said)
 

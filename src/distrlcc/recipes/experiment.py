@@ -1,4 +1,4 @@
-"""What is measured of a recipe, so that it can be measured again elsewhere."""
+"""Experiments: the measurements of a recipe, so that they can be made again elsewhere."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is trained, what is there before, and where it is scored; ``FOLDER`` is its own."""
+    """A training, its prerequisites, and the links where it is scored; ``FOLDER`` is its own."""
 
     name: str
     train: str  # to which seed and place are added
@@ -54,4 +54,4 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("one", "train one", (*OPEN, CHANGES, *HARD, *SHARED, *FLOWS)),
     )
 }
-"""By name: the recipes with results, and what stands beside GAIL."""
+"""The recipes with results, and GAIL's rivals, by name."""

@@ -94,7 +94,6 @@ class Reproduction:
         row.save(folder / f"{row.recipe}.json")
 
     def _run(self, seed: int) -> SeedRun:
-        """Train and score a seed, as far as that was not done yet."""
         kept, place = self.folder / f"seed-{seed}.json", self.folder / f"seed-{seed}"
         words = [*self._placed(self.experiment.train), "--seed", str(seed), "--out", str(place)]
         run = SeedRun(seed, words)

@@ -38,7 +38,7 @@ class ResultRow:
     shipped: int  # seed with the best score on validation links; it ships, if none is `refined`
     scores: dict[str, dict[str, tuple[float, ...]]]  # by suite and metric, one for each seed
     peers: dict[str, dict[str, dict[str, float]]]
-    """Of schemes on the same links, by suite, scheme and metric."""
+    """Scores of schemes on the same links, by suite, scheme and metric."""
     refined: dict[str, dict[str, float]] = field(default_factory=dict)
     """Scores of what is shipped, where that is no run's policy but was trained for longer."""
 
@@ -64,9 +64,9 @@ class ResultRow:
     def differences(self, other: "ResultRow") -> list[str]:
         """Return a line for each score in which another row's runs do not agree with these.
 
-        They agree where the difference of the means lies within the 95% interval that the spread
-        of these runs gives it, or is below `DIGITS` units of the last digit that is shown. One run
-        has no spread: then that of the other's counts.
+        They agree if the difference of the means lies within its 95% interval, by the spread of
+        these runs, or below `DIGITS` units of the last digit shown. One run has no spread: then the
+        other's counts.
         """
         lines = [
             f"{label}, {metric}: it is new; record it"

@@ -68,7 +68,6 @@ def _parts(label: str) -> tuple[str, str]:
 
 
 def _suite(suite: str, rows: Rows) -> tuple[list[Metric], list[list[str]]]:
-    """Return a suite's metrics, and the cells of its table."""
     chosen = [
         (row, label) for row in rows.values() for label in row.scores if _parts(label)[0] == suite
     ]

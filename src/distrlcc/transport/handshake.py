@@ -195,7 +195,6 @@ class Admission:
         self.sessions.pop(number, None)
 
     def _refusal(self, address: Address) -> str:
-        """Return why a new sender is refused, or nothing."""
         every = list(self.sessions.values())
         of_host = [session for session in every if session.address[0] == address[0]]
         if self.ending:

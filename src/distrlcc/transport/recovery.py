@@ -1,10 +1,9 @@
 """A sender's record of its packets: RTT, outstanding ones, delivery rate, a step's statistics.
 
-Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 section 5.3 (ACK delay), RFC 8985 (which
-packets are lost), draft-cheng-iccrg-delivery-rate-estimation-02 (rates as BBR uses them). The
-draft's app-limited mark is left out, as no controller here takes it. So is its discarding of
-intervals below the least RTT: a packet's own flight is never longer than its sample's interval.
-Times are ns.
+Sources: RFC 6298 (smoothed RTT and timeout), RFC 9002 section 5.3 (ACK delay), RFC 8985 (lost
+packets). Rates as BBR uses them follow `draft-cheng-iccrg-delivery-rate-estimation-02`. Its
+app-limited mark is left out, as no controller here takes it. So is its discarding of intervals
+below the least RTT: a packet's own flight is never longer than its sample's interval. Times are ns.
 """
 
 from bisect import bisect_left
@@ -20,8 +19,8 @@ NEVER = 1 << 62  # a time that does not come, ns
 GRANULARITY = 1_000_000  # clock granularity, ns (RFC 9002 section 6.1.2); scheduling is no finer
 INITIAL_RTO = NANOSECONDS  # timeout before the first sample, ns (RFC 6298 rule 2.1)
 MIN_RTO, MAX_RTO = 200_000_000, 60 * NANOSECONDS
-"""Least time that a timeout has beyond the smoothed RTT, as Linux has it (RFC 6298's least timeout
-is 1 s), and what backing off leads to at most (rule 2.5), ns."""
+"""Least time of a timeout beyond the smoothed RTT, as in Linux (RFC 6298 has 1 s), and the greatest
+timeout after backing off (rule 2.5), ns."""
 MOST_DOUBLINGS = 10  # after so many every timeout has reached `MAX_RTO`
 REMEMBERED = 2 * NANOSECONDS
 """A packet that was found lost and comes later than this after it is a stranger's, ns."""

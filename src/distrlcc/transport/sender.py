@@ -1,7 +1,7 @@
 """The sender: when packets leave, what an ACK or silence means, and a step's statistics.
 
 Sans-IO: it owns packet numbers, not bytes. The owner asks for a number whenever it has something
-to send, puts its bytes under that number, and passes in what comes back::
+to send, puts its bytes under that number, and passes in the answers. For instance::
 
     sender = Sender(controller, now=now)
     while (number := sender.packet_to_send(now=now)) is not None:

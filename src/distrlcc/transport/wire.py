@@ -4,21 +4,21 @@
 
     sender                        receiver
     HELLO            ------>
-                     <------      ANSWER: accepted, or the reason why not, or a cookie, with
-                                  which HELLO comes again
+                     <------      ANSWER: accepted, the reason why not, or a cookie.
+                                  HELLO comes again with the cookie.
     DATA ...         ------>
                      <------      ACK ...
     DATA with FIN    ------>
-                     <------      ACK of it
+                     <------      ACK of it.
 
 Every datagram starts with magic, version, kind, flags and session (`HEADER`). All of these except
 the flags stand in the same place in every version. A receiver of another version answers a HELLO
 with kind `Kind.ANSWER`. Numbers are big-endian.
 
 ANSWER and ACK end with an authenticator, which `decode` does not check (it has no key): ask
-`authentic`. A machine that does not see a session's packets can neither refuse nor steer
-it. DATA has none: its session number is as hard to guess. The keys come from nonces that
-travel in clear, so an observer on the path can forge everything; against it only a tunnel helps.
+`authentic`. A machine that does not see a session's packets can neither refuse nor steer it. DATA
+has none: its session number is as hard to guess. The keys come from nonces that travel in clear, so
+an observer on the path can forge everything; against it only a tunnel helps.
 
 A sender's datagrams have at least `MIN_DATAGRAM` bytes, and every answer is shorter, so a forged
 address gets no more bytes than its forger spends.

@@ -2,7 +2,7 @@
 
 They are started, signalled, waited for, and ended to the last one. A guard stands between the
 emulator and COMMAND. It adopts COMMAND's orphans, and when the emulator ends, even by SIGKILL, it
-reads the end of a pipe and ends all of them. Should the guard be killed, too, a keeper is left: it
+reads the end of a pipe and ends all of them. If the guard is killed, too, a keeper is left, which
 knows COMMAND's processes by a variable.
 """
 
@@ -262,7 +262,6 @@ def _end_outside(process: subprocess.Popen[bytes], mark: str) -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Signal a group of processes; return whether there is any of it."""
     with suppress(ProcessLookupError):
         os.killpg(group, number)
         return True

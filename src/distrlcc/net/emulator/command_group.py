@@ -4,9 +4,8 @@ python -m distrlcc.net.emulator.command_group PARTS.json
 
 Each command has a process of its own. A sender takes seconds to be ready: it imports, connects,
 loads a policy. So it calls `wait_for_start`, which prints ``ready`` and reads a line, the start
-time in s of the machine's monotonic clock, or nothing for now. The group names the
-start times once all senders are ready. When one command fails the others end; all end with this
-process.
+time in s of the machine's monotonic clock, or nothing for now. The group names the start times once
+all senders are ready. When one command fails the others end; all end with this process.
 """
 
 import math
@@ -50,7 +49,7 @@ def wait_for_start(
         start_time = float(line or 0.0)
     if not -math.inf < start_time < time.monotonic() + _LONGEST_SECONDS:
         raise LinkError(
-            f"{line[:_LONGEST_LINE]!r} is no start time; expected s of the monotonic clock, at "
+            f"{line[:_LONGEST_LINE]!r} is not a start time; expected s of the monotonic clock, at "
             "most a day ahead, or nothing"
         )
     while (left := start_time - time.monotonic()) > 0:
@@ -147,7 +146,6 @@ def _started(part: Part) -> Iterator[_Running]:
 
 
 def _read_output(selector: selectors.BaseSelector, seconds: float) -> None:
-    """Wait for output, and find out which commands have ended."""
     for key, _ in selector.select(seconds):
         one: _Running = key.data
         data = os.read(key.fd, 1 << 16)

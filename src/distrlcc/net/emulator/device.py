@@ -1,14 +1,13 @@
 """A link's devices, their addresses and routes, in this thread's network namespace.
 
-An end is a TUN device. If no TUN device may be opened, it is a pair of Ethernet devices with a
-packet socket. One device of the pair has the address. The other stands in COMMAND's network, so
-that the pair ends with that network; its socket reads and writes what the first sends and receives.
+An end is a TUN device. If none may be opened, it is a pair of Ethernet devices with a packet
+socket. One device of the pair has the address. The other stands in COMMAND's network, so that the
+pair ends with that network; its socket reads and writes what the first sends and receives.
 
 Links on a machine share 100.64.0.0/10. Each takes a block of 2^14 addresses. The first are its
-outer end (+1) and inner end (+2); the other fifteen sixteenths are for links inside it, which do
-likewise. So each level above routes one block and needs no address translation. Four levels fit.
-
-Devices, addresses and routes are set through Linux's rtnetlink (see rtnetlink(7)).
+outer end (+1) and inner end (+2). The other fifteen sixteenths are for links inside it, which do
+likewise, so each level routes one block without address translation. Four levels fit. Devices,
+addresses and routes are set through Linux's rtnetlink (see rtnetlink(7)).
 """
 
 import ctypes
@@ -295,7 +294,6 @@ def address_of(name: str) -> ipaddress.IPv4Interface | None:
 
 
 def _start(name: str, address: ipaddress.IPv4Interface) -> None:
-    """Give a device its address and bring it up."""
     with suppress(OSError):  # no IPv6 in this kernel: then nothing solicits routers on the link
         Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
     index, prefix = socket.if_nametoindex(name), address.network.prefixlen

@@ -1,10 +1,9 @@
-"""Runs someone else's program, as a shell runs it, as the sender or the receiver of a flow.
+"""Runs a user's program, by a shell, as the sender or the receiver of a flow.
 
-python -m distrlcc.net.emulator.program sender SECONDS COMMAND
-python -m distrlcc.net.emulator.program receiver SECONDS COMMAND
+    python -m distrlcc.net.emulator.program sender|receiver SECONDS COMMAND
 
-A sender waits first as in `distrlcc.net.emulator.command_group`. A program that goes on for longer
-than it should is killed, with all that it started.
+A sender waits as in `distrlcc.net.emulator.command_group`. A program that goes on for too long is
+killed, with all that it started.
 """
 
 import os
@@ -46,7 +45,7 @@ def run_program(command: str, seconds: float) -> None:
         if code:
             said.seek(max(said.seek(0, 2) - _SHOWN, 0))
             text = said.read().decode(errors="replace").strip()
-            last = text.splitlines()[-1].strip() if text else "it said nothing"
+            last = text.splitlines()[-1].strip() if text else "no output"
             raise LinkError(f"{command!r} ended with exit code {code}: {last}")
 
 

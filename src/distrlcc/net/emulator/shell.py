@@ -1,8 +1,8 @@
 """COMMAND in a network of its own, whose only way out is an emulated link.
 
-Two devices, one in COMMAND's network and one outside, and this process between them. All of it ends
-with this process, however that ends: devices with their descriptors, the network with its last
-process, COMMAND's processes by their guard.
+This process carries packets between a device in COMMAND's network and one outside. All ends with
+it, however that ends: devices with their descriptors, the network with its last process, COMMAND's
+processes by their guard.
 """
 
 import errno

@@ -1,6 +1,6 @@
-"""Programs and maps of the kernel's BPF, by ctypes on libbpf 1.0 or later.
+"""Programs and maps of the kernel's BPF, by ctypes on the system's libbpf (1.0 or later).
 
-libbpf is the system's, or the one inside the PyPI package pylibbpf; nothing is compiled here.
+Without one it takes the libbpf inside the PyPI package pylibbpf; nothing is compiled here.
 """
 
 import ctypes

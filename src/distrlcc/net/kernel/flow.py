@@ -1,10 +1,9 @@
 """A bulk transfer of the kernel's own TCP through a link in user space, both ends in one process.
 
 A `TcpFlow` runs under the program of `distrlcc.net.kernel.tcp`, which takes its window from a
-`PLACE` in shared memory and leaves there what it saw. A `Wire` is a network of this thread's own,
-with one address for both ends. Senders' packets leave the kernel by a TUN device, as their marks
-(SO_MARK) say, pass a link here, and are written back. ACKs never leave the kernel.
-
+`PLACE` in shared memory and leaves its statistics there. A `Wire` is a network of this thread's
+own, with one address for both ends. Senders' packets leave the kernel by a TUN device, as their
+marks (SO_MARK) say, pass a link here, and are written back. ACKs never leave the kernel.
 Connections begin without a handshake (TCP_REPAIR), so no round trip is known before the first.
 """
 

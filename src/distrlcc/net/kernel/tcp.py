@@ -1,8 +1,8 @@
 """A policy as a congestion control of the kernel's TCP: registered, reloaded, watched, removed.
 
-A registration ends with the process that holds it, or, if it is pinned, when the pin goes. Open
-connections go on under the policy. Weights lie in two slots, of which the
-program reads the one that the generation names.
+A registration ends with the process that holds it or, if it is pinned, when the pin goes. Open
+connections go on under the policy. Weights lie in two slots; the program reads the one that the
+generation names.
 """
 
 import errno
@@ -156,7 +156,7 @@ class KernelControl:
         """Give it a `layout.POLICY` and its label, at once: no step sees parts of two."""
         if not len(self.policies):
             raise KernelError(
-                f"another version of distrlcc has loaded {self.name}; first say 'distrlcc kernel "
+                f"another version of distrlcc has loaded {self.name}; first run 'distrlcc kernel "
                 f"unload --name {self.name}'"
             )
         # Whoever still reads the other slot read the generation before the last swap.
@@ -190,7 +190,7 @@ def register(
 ) -> KernelControl:
     """Load the program and register it as a congestion control, by default under a free name.
 
-    ``policy`` is of `layout.POLICY`, ``label`` what `loaded_controls` calls it; with ``keep`` it
+    ``policy`` is of `layout.POLICY`, ``label`` its name in `loaded_controls`; with ``keep`` it
     stays after this process.
     """
     # Refuse what can be refused before anything is loaded.
@@ -249,7 +249,6 @@ def check_name(name: str) -> None:
 
 
 def _require_pins() -> None:
-    """See that registrations can be pinned."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     if not any((place, kind) == (str(PINS.parent), "bpf") for _, place, kind, *_ in mounts):
         raise KernelError(
@@ -259,7 +258,6 @@ def _require_pins() -> None:
 
 
 def _renamed(elf: bytes, name: str) -> bytes:
-    """Return the program with another name of its congestion control."""
     old = f"{layout.OPERATIONS}\0".encode().ljust(_LONGEST_NAME + 1, b"\0")
     assert elf.count(old) == 1
     return elf.replace(old, name.encode().ljust(len(old), b"\0"))
@@ -316,7 +314,7 @@ def loaded_controls() -> list[KernelControl]:
 
 
 def find_control(name: str) -> KernelControl:
-    """Return the registered policy of a name; raises KernelError if there is none."""
+    """Return the registered policy of a name; raises KernelError if it is not there."""
     found = {one.name: one for one in loaded_controls() if one.link is not None}
     if name in found:
         return found[name]

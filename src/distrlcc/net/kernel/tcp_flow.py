@@ -1,7 +1,7 @@
 """Flows of the kernel's TCP under a named congestion control, and the sink that they fill.
 
-python -m distrlcc.net.kernel.tcp_flow sink 100.64.0.1 4731 60 [FLOWS]
-python -m distrlcc.net.kernel.tcp_flow send 100.64.0.1 4731 cubic 10 [FLOWS [FILE]]
+    python -m distrlcc.net.kernel.tcp_flow sink ADDRESS PORT SECONDS [FLOWS]
+    python -m distrlcc.net.kernel.tcp_flow send ADDRESS PORT CONTROL SECONDS [FLOWS [FILE]]
 
 The control is set and read back, as the system's default may be another one. ``send`` prints a JSON
 array, or writes it to FILE. Each flow has its control, seconds, acknowledged bytes, and
@@ -88,7 +88,7 @@ def send(
     on_open: Callable[[], None] = lambda: None,
     on_sample: Callable[[socket.socket], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Send to a sink as fast as a congestion control lets us; return what the module describes.
+    """Send to a sink as fast as a congestion control lets us; return the module's JSON array.
 
     There is a sample each 10 ms from the beginning on, or later where the machine was busy, and the
     end's. ``on_open`` is called when all are connected; the flows begin when it returns.

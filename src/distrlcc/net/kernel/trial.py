@@ -66,8 +66,8 @@ class Trial:
     def step(self, rows: Record, draws: NDArray[np.int64], begin: NDArray[np.bool_]) -> None:
         """Let connections ``[N]`` of `CONNECTION` observe ``now`` and act, one after the other.
 
-        ``draws`` ``[N]`` have 32 bits, or are standard normals in fixed point where actions are
-        rates; those that ``begin`` act on nothing seen.
+        ``draws`` ``[N]`` have 32 bits, or are standard normals in fixed point if actions are rates.
+        Those that ``begin`` act without a past.
         """
         rows[begin] = self.begun()
         plain = rows.view(np.uint8).reshape(len(rows), -1)

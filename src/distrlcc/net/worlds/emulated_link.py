@@ -2,9 +2,7 @@
 
 Sans-IO, and event for event the reference simulator's link: the same `RateLink` or `TraceLink`, the
 same losses for a seed. A packet's acknowledgement is due twice the one-way delay after it has left
-the bottleneck, so that one delay serves both directions.
-
-Times are ns since the link's beginning.
+the bottleneck, so that one delay serves both directions. Times are ns since the link's beginning.
 """
 
 from typing import NamedTuple

@@ -1,16 +1,17 @@
 """N emulated links with their senders in one loop, stepped by an agent in real time.
 
 `serve` runs an `EmulatedWorld`: `load` a scenario at each place, `act`, `turn` until the step is
-over, `take` its result. A step is at least as long as asked for, and all links' steps end
-together on ticks that lie one step apart. Between a step's end and the next `act` the loop must go
-on turning: packets and ACKs travel, under the windows that are held. So a slow policy shows up as
-the delay of its action, not as a gap in the traffic. The step that waited for it is as long as the
-others, but its first part passed under the old window. If a whole step passes before an action
-comes, as while a learner learns, that time belongs to no step. Its statistics are thrown away, and
-the step, with new ticks, begins at the action. After the limit `silence` without an
-action the senders rest, as the agent may be gone or suspended.
+over, `take` its result. A step is at least as long as asked for, and all links' steps end together
+on ticks that lie one step apart. Between a step's end and the next `act` the loop goes on turning:
+packets and ACKs travel, under the windows that are held.
 
-One loop for senders and relay keeps the kernel's buffers from overflowing: what a flow sends is
+So a slow policy shows up as the delay of its action, not as a gap in the traffic. The step that
+waited for it is as long as the others, but its first part passed under the old window. If a whole
+step passes before an action comes, as while a learner learns, that time belongs to no step. Its
+statistics are thrown away, and the step, with new ticks, begins at the action. After the limit
+`silence` without an action the senders rest, as the agent may be gone or suspended.
+
+One loop for senders and relay keeps the kernel's buffers from overflowing: a flow's packets are
 read before it sends again.
 """
 
@@ -216,9 +217,8 @@ class EmulatedWorld:
 class WorldProcess:
     """An `EmulatedWorld` in a process of its own, so that a policy that computes does not delay it.
 
-    The process is started afresh (not forked: its owner may have threads) and ends with its owner.
-    It ignores signals that a terminal sends to all, since its owner may yet finish its work. Use
-    from one thread at a time.
+    The process is started afresh (its owner may have threads) and ends with its owner. It ignores a
+    terminal's signals, since its owner may yet finish its work. Use from one thread at a time.
     """
 
     def __init__(self, n: int, module: str = __name__) -> None:

@@ -3,10 +3,9 @@
 `SendingFlow` drives one `distrlcc.transport.sender.Sender`, the one that ``distrlcc send`` runs, to
 a `RelayFlow`'s socket on loopback. An agent's window and rate are held from outside; a rival is
 steered by its scheme. A datagram that arrives at the relay passes the flow's link, which counts it
-with its headers, then `distrlcc.transport.receiver`, and an ACK goes back. The delay of both
-directions is spent before the receiver, as no sender can tell; so each packet and each ACK crosses
-the kernel once. Memory is bounded by the senders' windows: a packet on the link is its number, not
-its bytes.
+with its headers, then `distrlcc.transport.receiver`, and an ACK goes back. Both directions' delay
+is spent before the receiver, which no sender can tell: each packet and each ACK crosses the kernel
+once. Memory is bounded by the senders' windows: a packet on the link is its number, not its bytes.
 """
 
 import heapq

@@ -1,7 +1,6 @@
 """N emulated links whose agents are connections of the kernel's own TCP, stepped in real time.
 
-A connection that finds the process silent for 0.5 s follows CUBIC, and chooses anew at the next
-action.
+A connection that finds the process silent for 0.5 s follows CUBIC until the next action.
 """
 
 import select
