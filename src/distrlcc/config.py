@@ -1,12 +1,11 @@
 """Configurations: frozen dataclasses, to and from TOML, changed by ``key=value``.
 
-A configuration is a frozen dataclass whose fields are int, float, bool, str, Literal, tuples of
-these, an optional one of these, or another such dataclass (a section, possibly optional), or a
-tuple or dictionary of such dataclasses (tables). Whatever becomes one, a file, a flag or a Python
-call, is read here: no key is dropped and no value is taken for another type's::
+Fields of such a dataclass are int, float, bool, str, Literal or tuples of these. They may also be
+other such dataclasses (sections), or tuples or dictionaries of these (tables). Each may be None.
+Files, flags and Python calls are all read here. No key is dropped, and no value is taken for
+another type's::
 
-    text = to_toml(config)
-    assert from_toml(TrainConfig, text, source="config.toml") == config
+    assert from_toml(TrainConfig, to_toml(config), source="config.toml") == config
     config = override(config, ["ppo.lr=3e-4", "seed=7"])
 
 TOML has no null. A field that is None is left out if None is its default and is written as
@@ -62,8 +61,8 @@ def from_toml(
 ) -> C:
     """Read a configuration from TOML of a ``source``, a file's name; ConfigError: it does not fit.
 
-    ``note`` takes a line that names the keys which a text of `to_toml` lacks, as those of an older
-    distrlcc do, with the values that they have now.
+    ``note`` takes a line that names keys which the text lacks, as an older distrlcc's does, with
+    their values now.
     """
     with reading(ConfigError, f"{source} is not TOML"):
         data = tomllib.loads(text)
@@ -174,9 +173,9 @@ def check_fields(
     prefix: str = "",
     above: bool = False,
 ) -> None:
-    """Raise a ConfigError unless fields, parted by spaces, are finite and from low to high.
+    """Raise ConfigError unless fields, parted by spaces, are finite and from low to high.
 
-    None fits, and with ``above`` one that is ``low`` does not. The name follows ``prefix``.
+    None fits; with ``above`` the value ``low`` does not. The name follows ``prefix``.
     """
     least, most = (f"{b:.0f}" if b % 1 == 0 else f"{b:g}" for b in (low, high))
     bounds = f"{least} or more" if high == math.inf else f"{least} to {most}"
@@ -259,7 +258,6 @@ def _argument(hint: Any, value: Any, name: str) -> Any:
 
 @cache
 def _hints(cls: type[DataclassInstance]) -> dict[str, Any]:
-    """Resolve the types of a dataclass's fields."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in fields(cls) if f.init}
 
@@ -295,7 +293,6 @@ def _tables(hint: Any) -> tuple[type, Any] | None:
 
 
 def _name(hint: Any) -> str:
-    """Say what a type expects, for a message."""
     if get_origin(hint) is Annotated:
         return _name(get_args(hint)[0])
     if get_origin(hint) is Literal:
@@ -382,7 +379,6 @@ def _value(hint: Any, value: Any, key: str) -> Any:
 
 
 def _table_values(hint: Any, value: Any, key: str) -> Any:
-    """Build a list or a dictionary of dataclasses."""
     found = _tables(hint)
     assert found is not None
     kind, item = found

@@ -20,7 +20,7 @@ _VALUE = re.compile(r"""(?<!\w)'[^']{200,}'|"[^"]{200,}"|\[[^][]{200,}]|\S{200,}
 
 
 def printable(text: str) -> str:
-    """Return a line that a terminal may show, whoever wrote it.
+    """Return a line that a terminal may show, whatever its source.
 
     Values are cut at 200 characters and the line at 800, in its middle, as its end says what to do;
     control characters are escaped. Only a table's indented lines stay lines.
@@ -171,9 +171,9 @@ def unknown_name(
 ) -> ConfigError:
     """Build the error for a name that does not exist, nearest valid names first.
 
-    Of a long line of ``valid`` names the first are shown, and ``see`` says where all are.
-    ``deeper`` names may be meant, too, where this one was put in the wrong place. ``place`` stands
-    before the name, as ``"link.changes[0]."``, and ``within`` before valid ones.
+    If ``valid`` names are many, only the first are shown, and ``see`` says where all are. A name of
+    ``deeper`` may be meant, put in the wrong place. ``place`` stands before the name, as
+    ``"link.changes[0]."``, and ``within`` before valid ones.
     """
     name, names = str(name), list(valid)
     folded = {each.casefold(): each for each in [*names, *deeper]}

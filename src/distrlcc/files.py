@@ -61,9 +61,8 @@ def write_together(
 ) -> None:
     """Write files under temporary names and rename them, in order, once all are on the disk.
 
-    No two writers share a temporary name, which has the writer's ``epoch``; ``before_rename``
-    raises where another process has the folder by now. Raises OutputError; a full disk leaves no
-    file.
+    The writer's ``epoch`` keeps temporary names apart; ``before_rename`` raises if another process
+    has taken the folder. Raises OutputError; a full disk leaves no file.
     """
     temporary = {name: temporary_path(folder / name, epoch) for name in files}
     try:
@@ -127,10 +126,7 @@ def remove_temporary(*folders: Path, epoch: int = 0) -> None:
 
 
 def require_vacant(folder: Path, holds: Mapping[str, str], other: str) -> None:
-    """Raise OutputError unless a folder is empty, or yet to be made.
-
-    The error has the text that ``holds`` has for a pattern of files, or else the ``other``.
-    """
+    """Raise OutputError unless a folder is empty or missing; ``holds``: errors by file pattern."""
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; give a folder as --out")
     names = os.listdir(folder) if folder.exists() else []
@@ -154,5 +150,5 @@ def refuse_links(*folders: Path) -> None:
         with suppress(FileNotFoundError):  # gone since
             mode = path.lstat().st_mode
             if not (S_ISREG(mode) or S_ISDIR(mode)):
-                what = "a link" if S_ISLNK(mode) else "no regular file"
+                what = "a link" if S_ISLNK(mode) else "not a regular file"
                 raise OutputError(f"{path} is {what}: put a copy of its file there, or remove it")

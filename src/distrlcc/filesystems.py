@@ -52,10 +52,10 @@ def is_folder(filesystem: Any) -> bool:
 
 
 def within(call: Callable[[], T], size: int = 0) -> T:
-    """Return what a call that moves ``size`` bytes returns, or raise TimeoutError.
+    """Return the result of a call that moves ``size`` bytes, or raise TimeoutError.
 
-    pyarrow heeds no time limit on reading, and a network mount that hangs heeds none at all: the
-    call's thread stays behind then.
+    A read by pyarrow heeds no time limit, and a network mount that hangs heeds none at all. The
+    call's thread then stays behind.
     """
     future: Future[T] = Future()
     seconds = limits().stall + size / _BYTES_PER_SECOND

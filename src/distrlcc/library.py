@@ -1,7 +1,6 @@
-"""What ``import distrlcc`` offers a notebook or a program: train, evaluate, act, simulate.
+"""The names of ``import distrlcc`` for a notebook or a program: train, evaluate, act, simulate.
 
-Each name is found when it is first used, so that one which needs torch or matplotlib does not load
-them for the others.
+Each name is found when it is first used, so that none loads torch or matplotlib for the others.
 """
 
 from __future__ import annotations
@@ -170,12 +169,12 @@ def _preferences(policy: Policy | None) -> dict[str, Any]:
 
 
 class Callbacks(Protocol):
-    """What `train` calls; derive from it and write those that are wanted.
+    """Methods that `train` calls; derive from it and write those that are wanted.
 
-    They are called in the process that calls `train`, whichever one is rank 0. What one raises ends
-    the training: the run is saved, and `train` raises it. One that returns False ends it, too, and
-    `train` returns its policy.
-    The newest weights are scored once more at the end, which `on_score` does not hear of.
+    They are called in the process that calls `train`, whichever is rank 0. An exception of theirs
+    ends the training: the run is saved, and `train` raises it. If one returns False the training
+    ends, too, and `train` returns its policy. `on_score` does not hear of the last scoring, at the
+    end.
     """
 
     def on_begin(self, config: Mapping[str, Any]) -> None:
@@ -338,7 +337,7 @@ def _plain(value: object) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Scores:
-    """What senders scored: a column for each metric, a row for each sender, link and run."""
+    """Scores of senders: a column for each metric, a row for each sender, link and run."""
 
     columns: dict[str, NDArray[Any]]
     """``sender``, ``link``, ``run``, ``counts`` and the keys of docs/metrics.md, each ``[R]``."""
@@ -455,13 +454,13 @@ def report(scores: Scores, folder: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class FlowResult:
-    """What a simulated flow did, in K steps; arrays ``[K]``."""
+    """A simulated flow in K steps; arrays ``[K]``."""
 
     scheme: str
     time_s: NDArray[np.float64]
     """Ends of the steps."""
     throughput_mbps: NDArray[np.float64]
-    """Of acknowledged packets."""
+    """Throughput of acknowledged packets."""
     rtt_ms: NDArray[np.float64]
     """Mean over the packets that the step acknowledged; NaN: none."""
     lost: NDArray[np.float64]

@@ -1,8 +1,8 @@
 """All time limits of waits between processes, machines and servers.
 
 A slow network or a crowded machine may need longer ones: ``DISTRLCC_LIMITS="silence=15,start=99"``.
-Child processes inherit the variable. Display periods and protocol constants are not limits; they
-stay where they are used. docs/limits.md says what each limit is for.
+Child processes inherit the variable. Display periods and protocol constants stay where they are
+used. docs/limits.md says what each limit is for.
 """
 
 import os

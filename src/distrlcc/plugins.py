@@ -1,10 +1,11 @@
-"""What users bring: rewards, observations, schemes and so on, from a file or an installed package.
+"""Users' plug-ins: rewards, observations, schemes and so on, from a file or an installed package.
 
 A key that takes one of our names takes a reference as well: ``./file.py:name``, ``module:name``, or
-a name that an installed package registers as an entry point of, say, ``distrlcc.rewards``. It is
-kept with a hash of its source, as ``/home/me/file.py:name@0123456789abcdef``. As such it stands in
-config.toml, checkpoints, data sets and policy files, members of a group compare it, and whoever
-uses it loads it from there or refuses other code: there is no other record of it.
+a registered name. Installed packages register names as entry points, of ``distrlcc.rewards`` for
+instance. It is kept with a hash of its source, as ``/home/me/file.py:name@0123456789abcdef``.
+config.toml, checkpoints, data sets and policy files hold it so, and members of a group compare it.
+A command that reads it loads the code from there or refuses other code: there is no other record of
+it.
 
 Left out on purpose: hashes of what that source imports (an installed package has a version), and
 copies of sources, which would bring code with a policy file.
@@ -111,19 +112,19 @@ class Registry(dict[str, T]):
 
     @cached_property
     def registered(self) -> dict[str, str]:
-        """What installed packages register: references by name."""
+        """References by name that installed packages register."""
         return {entry.name: entry.value for entry in entry_points(group=f"distrlcc.{self.kind}s")}
 
 
 def function(found: Any) -> Any:
-    """Return a function as it is; raises TypeError where it is none."""
+    """Return a function as it is; raises TypeError at anything else."""
     if not callable(found):
         raise TypeError(f"expected a function, it is {found!r}")
     return found
 
 
 def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
-    """Return what returns a thing with attributes of these names, made if it is a class."""
+    """Return what returns a thing with attributes of these names; a class is instantiated first."""
 
     def take(found: Any) -> Any:
         thing = found() if made and isinstance(found, type) else found

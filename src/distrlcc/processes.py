@@ -42,7 +42,7 @@ class Process:
 
 
 def find_process(pid: int) -> Process | None:
-    """Return a process that runs; None where there is none, or a dead one."""
+    """Return a process that runs; None if it is missing or dead."""
     found = _read_stat(pid)
     return found[1] if found else None
 
@@ -63,7 +63,6 @@ def descendants(pid: int) -> list[Process]:
 
 
 def _read_stat(pid: int) -> tuple[int, Process] | None:
-    """Return a process's parent and the process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -146,10 +145,10 @@ def let_threads_preempt(yes: bool) -> None:
 
 
 def run_on_time() -> bool:
-    """Give this thread a core as soon as its sleep is over; return whether the system allows it.
+    """Give this thread, which sleeps mostly, a core once its sleep is over; say whether it may.
 
-    Linux allows it to root, and to a process with CAP_SYS_NICE or an RLIMIT_RTPRIO of 1. For
-    threads that sleep most of the time. What the thread starts is scheduled normally.
+    Linux allows it to root, and to a process with CAP_SYS_NICE or an RLIMIT_RTPRIO of 1. Threads
+    that it starts are scheduled normally.
     """
     return _schedule("SCHED_FIFO", 1)
 

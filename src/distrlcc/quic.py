@@ -1,9 +1,9 @@
 """Congestion control for aioquic: ``QuicConfiguration(congestion_control_algorithm="distrlcc")``.
 
-Importing this registers ``distrlcc``, the policy that `send` takes by default; `register` has any
-other policy or scheme under a name of its own. aioquic finds losses and encrypts; ours sets the
-window, of which aioquic's pacer spreads one over each RTT. A policy acts with the first
-acknowledgement after each of its steps. Needs aioquic (the extra ``quic``).
+Importing this registers ``distrlcc``, the policy that `send` takes by default. `register` gives any
+other policy or scheme a name of its own. aioquic finds losses and encrypts. Ours sets the window,
+and aioquic's pacer spreads one over each RTT. A policy acts with the first acknowledgement after
+each of its steps. Needs aioquic (the extra ``quic``).
 """
 
 import time
@@ -108,8 +108,8 @@ class Adapter(QuicCongestionControl):
 def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "distrlcc") -> None:
     """Have aioquic know a policy or scheme under a name; each connection has a controller anew.
 
-    The sender is a scheme's name, a policy's file, a run's folder or the name of a shipped policy,
-    which must be there when the first connection begins; or what makes a controller.
+    The sender is a scheme's name, a policy's file, a run's folder or a shipped policy's name, which
+    must exist when the first connection begins. It may be a function that makes a controller.
     ``congestion_control_algorithm`` says the name.
     """
 

@@ -46,7 +46,7 @@ with naming_extras():
 _MOST_BYTES = 1 << 28
 _DENSE = "mlp_extractor.policy_net."
 _RELU = ("actor.latent_pi.", "actor.mu.", "q_net.q_net.")
-"""Of SAC, TD3 and DQN, whose layers are ReLU where they are told nothing else."""
+"""Algorithms (SAC, TD3 and DQN) whose layers are ReLU unless they are told otherwise."""
 _AFTER = {_DENSE: ["action_net"], _RELU[0]: ["actor.mu"], _RELU[1]: [], _RELU[2]: []}
 """Where a policy has the layers that act, and those that follow them; `_DENSE` is PPO's and A2C's.
 """
@@ -69,7 +69,7 @@ class VecLink(VecEnv):
         """Take N and the environment's configuration; ``changes`` are as `make_vec` takes them."""
         self.links = make_vector_env(num_envs, config, **changes)
         self.info: dict[str, Any] = {}
-        """What the newest step said of all links; the ``infos`` have only what SB3 reads."""
+        """Infos of the newest step, all links'; ``infos`` have only what SB3 reads."""
         self._actions: NDArray[Any] = np.zeros(0)
         spaces = self.links.single_observation_space, self.links.single_action_space
         super().__init__(num_envs, *spaces)
@@ -125,10 +125,7 @@ class VecLink(VecEnv):
 
     @in_python
     def save_policy(self, model: BaseAlgorithm, path: str | os.PathLike[str]) -> None:
-        """Write a model that was trained on these links as a policy file.
-
-        Raises PolicyFileError where that cannot hold it, or what it saw was changed before.
-        """
+        """Write a model trained on these links as a policy file; raises PolicyFileError."""
         normalised = model.get_vec_normalize_env()
         if normalised is not None and normalised.norm_obs:
             raise PolicyFileError(

@@ -1,8 +1,8 @@
 """Randomness without state: every draw is a hash of a seed and of where it is used.
 
-A draw named by (seed, stream, environment's global index, step) is the same in one process or in
-many, in any order and after a resume, and needs no generator to be saved.
-The hash is SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
+A draw is named by (seed, stream, environment's global index, step). It is the same in one process
+or in many, in any order and after a resume, and no generator is saved. The hash is SplitMix64's
+finaliser (Steele, Lea and Flood, OOPSLA 2014).
 """
 
 import hashlib

@@ -1,13 +1,13 @@
 """A run's durable copy at a URL: generations of its run directory, the newest two of them whole.
 
-docs/storage.md shows what is there. No object is written twice, and an older generation goes (its
-manifest first) only when two newer ones stand, so a crash at any moment leaves the last two
-checkpoints. Few storages have locks, and clocks of machines differ: so ``owner.json`` is renewed
-while its process lives, and a newcomer watches it for a while and takes the name if nothing renews
-it.
+docs/storage.md shows what is there. No object is written twice. An older generation goes, its
+manifest first, only when two newer ones stand: a crash at any moment leaves the last two
+checkpoints. Few storages have locks, and clocks of machines differ. So a process renews
+``owner.json`` while it lives; a newcomer watches it for a while and takes the name if it is not
+renewed.
 
-The URL is a folder, ``s3://bucket/path`` or what else pyarrow (``gs``, ``abfs``, ``hdfs``) and
-fsspec reach; credentials come from the environment, never from the URL, which a run writes down.
+The URL is a folder, ``s3://bucket/path`` or another that pyarrow (``gs``, ``abfs``, ``hdfs``) and
+fsspec reach. Credentials come from the environment, never from the URL, which a run writes down.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Origin:
 
     @classmethod
     def of(cls, run: Path) -> _Origin:
-        """Return a run directory's note; write one where there is none."""
+        """Return a run directory's note, written now if missing."""
         try:
             return msgspec.json.decode((run / _ORIGIN).read_bytes(), type=cls)
         except (OSError, ValueError, RecursionError):
@@ -173,7 +173,7 @@ class Storage:
         self._do(lambda filesystem, path: write_object(filesystem, path, data), name, len(data))
 
     def read(self, name: str, size: int = 0) -> bytes | None:
-        """Return the bytes of an object of about a size, or None if there is none."""
+        """Return the bytes of an object of about a size, or None if it is missing."""
 
         def read(filesystem: Any, path: str) -> bytes | None:
             with suppress(FileNotFoundError), filesystem.open_input_stream(path) as file:
@@ -203,7 +203,6 @@ class Storage:
         self._do(delete, name)
 
     def _do(self, call: Callable[[Any, str], T], name: str = "", size: int = 0) -> T:
-        """Call with file system and path; every error becomes an `OutputError`."""
         filesystem, base = self.open()
         path = f"{base}/{name}" if name else base
         try:
@@ -297,9 +296,9 @@ class Storage:
     ) -> Manifest:
         """Store a run directory, which may be written meanwhile, as a new generation.
 
-        ``leader`` is the run's start and the epoch of who stores. Raises OutputError if that fails,
-        StorageLostError if another run has the name by now, or a leader of a greater epoch stores,
-        and what ``check`` raises if another process has the run directory.
+        ``leader``: start time of the run, and the epoch of the process that stores. Raises
+        OutputError if that fails; StorageLostError if another run has the name, or a leader of a
+        greater epoch stores. ``check`` raises if another process has the run directory.
         """
         with self._lock:
             self._must_own()  # else each try would leave files that nobody deletes
@@ -394,9 +393,10 @@ class Storage:
         raise self._nothing(damage)
 
     def copy_newest(self, folder: Path, names: Collection[str], most: int, after: int = 0) -> int:
-        """Copy some files, of ``most`` bytes each, of the newest whole generation into a folder.
+        """Copy files of at most ``most`` bytes of the newest whole generation, if after ``after``.
 
-        They get the date at which they were stored. Returns its number; ``after`` if none is newer.
+        They get the date at which they were stored. Returns the generation, or ``after`` if none is
+        newer.
         """
         for manifest in self._manifests([]):
             if manifest.generation <= after:
@@ -421,7 +421,6 @@ class Storage:
                 damage.append(f"{name} is damaged ({error})")
 
     def _fetch(self, manifest: Manifest, part: Path) -> str:
-        """Fetch a generation; return what is wrong with it, or nothing."""
         for file in manifest.files:
             data = self.read(f"{manifest.place}/{file.name}", file.size)
             if data is None or StoredFile.of(file.name, data) != file:
@@ -442,8 +441,8 @@ class Storage:
 class StorageKeeper:
     """A thread that stores a run directory after its checkpoints, while training goes on.
 
-    A checkpoint that comes while another is being stored waits; a newer one takes its place. What
-    fails is tried again after the next checkpoint.
+    A checkpoint that comes while another is being stored waits; a newer one takes its place. A
+    store that failed is tried again after the next checkpoint.
     """
 
     def __init__(
@@ -530,11 +529,9 @@ def _run_files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _number(name: str) -> int:
-    """Return the generation that an object is of, or 0 if it is of none."""
     match = _GENERATION.match(name)
     return int(match[1]) if match else 0
 
 
 def _manifests_in(names: list[str]) -> list[str]:
-    """Return the names that are manifests, oldest first."""
     return sorted((n for n in names if _number(n) and n.endswith(f"/{MANIFEST}")), key=_number)

@@ -15,7 +15,7 @@ TRUTH = (
     *("rate", "rtt", "capacity", "flows", "schemes", "bdp"),
     *("queue", "loss", "jitter", "aqm", "policer", "kernel"),
 )
-"""What a critic may be told of a link in training, in order; see `distrlcc.env.truth`."""
+"""Values of a link that a critic may know in training, in order; see `distrlcc.env.truth`."""
 
 FloatArray = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class Ack:
 
 @dataclass(slots=True)
 class IntervalStats:
-    """What the senders saw in one step: the only thing that crosses between worlds.
+    """The senders' statistics of one step: the only thing that crosses between worlds.
 
     Every field is a float64 array ``[N]``, one element per sender. Times are in seconds unless a
     field says otherwise, counts are packets. A sender without an ACK in the step has ``acked`` 0

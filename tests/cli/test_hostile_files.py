@@ -262,4 +262,4 @@ def test_a_run_directory_whose_lock_is_another_file_as_well(
 def test_a_run_directory_with_a_pipe_does_not_wait(capfd: pytest.CaptureFixture[str]) -> None:
     _run(b"torn")
     os.mkfifo("run/.lock")
-    assert "run/.lock is no regular file" in _line(capfd, "train --resume --out run")
+    assert "run/.lock is not a regular file" in _line(capfd, "train --resume --out run")

@@ -9,7 +9,7 @@ The page reads files alone: it never speaks to a training, and changes nothing.
 
 Flags:
     runs* RUNS  folders of runs, or of one; or URLs of a --storage (default: runs)
-    --host ADDRESS =127.0.0.1  where it listens; another than this machine's own needs a token
+    --host ADDRESS =127.0.0.1  address; one that other machines reach needs a token
     --port N {0..65535} =8700  0: a free one
     --open  open it in a browser
 """
@@ -76,21 +76,21 @@ def run_try(args: Namespace) -> int:
         --rtt MS {float} =40  round trip without a queue
         --queue N {int} =100  packets that the queue holds
         --loss PERCENT {float} =0  lost at random
-        --jitter MS {float} =0  of the path
+        --jitter MS {float} =0  of packets on the path
         --ack-jitter MS {float} =0  of acknowledgements
-        --aqm NAME =  codel or pie, in place of a droptail
+        --aqm NAME =  codel or pie in place of a droptail
         --trace NAME =  a trace in place of the rate: a file, cellular:SEED or the like
-        --beside SCHEME =  a second flow
-        --beside-at S {float} =3  when it begins
-        --change-at S {float} =0  when the link changes
-        --change-rate MBPS {float} =0  its rate from then on
+        --beside SCHEME =  scheme of a second flow
+        --beside-at S {float} =3  its start
+        --change-at S {float} =0  time of a change of the link
+        --change-rate MBPS {float} =0  the link's rate from then on
         --change-rtt MS {float} =0  its round trip from then on
-        --seconds S {float} =10  how long
+        --seconds S {float} =10  length of the run
         --toml  print the link as TOML instead, for --suite
         --json FILE {json}  write the curves as JSON; - for stdout
 
     Rules:
-        --beside-at: for --beside; it says when that one begins
+        --beside-at: for --beside; it is that flow's start
         --rate: not with --trace; a trace has its own
     """
     from dataclasses import fields

@@ -1,11 +1,11 @@
-"""Show what is kept of compiled code, and remove what this version does not use.
+"""Show the cache of compiled code, and remove unused parts.
 
 distrlcc cache
 distrlcc cache --clean
 
 Flags:
-    --clean  remove the folders of other versions, and those that killed processes left in /tmp
-    --all  with --clean: this version's, too; the next command compiles anew
+    --clean  remove other versions' folders, and those that killed processes left in /tmp
+    --all  with --clean: remove this version's, too; the next command compiles anew
     $JSON
 
 Rules:

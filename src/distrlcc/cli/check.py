@@ -1,4 +1,4 @@
-"""Check the simulator, the link model and code of a user's."""
+"""Check the simulator, the link model and users' plug-ins."""
 
 import sys
 from argparse import Namespace
@@ -14,8 +14,8 @@ def run_sim(args: Namespace) -> int:
     """Compare the compiled simulator with the reference on random scenarios.
 
     Flags:
-        --scenarios N {1..} =200  how many
-        --seed N {0..} =0  which ones
+        --scenarios N {1..} =200  number of scenarios
+        --seed N {0..} =0  seed of the scenarios
     """
     mismatches = 0
     for k in Countdown(range(args.scenarios), lambda _: f"comparing {args.scenarios} scenarios"):
@@ -46,14 +46,14 @@ def run_link(args: Namespace) -> int:
 
 
 def run_plugin(args: Namespace) -> int:
-    """Check code of yours against the contract of its kind, and time it.
+    """Check a plug-in against the contract of its kind, and time it.
 
     distrlcc check plugin ./mine.py:reward
 
     Flags:
         reference REF  ./file.py:name, module:name, or as a package registers it
         --contract KIND =  reward, observation, action, suite, scheme, learner, network, explorer or
-            stopper (default: what it looks like)
+            stopper (default: as it looks)
     """
     from distrlcc.cli.watched import watched
 
@@ -65,7 +65,6 @@ def run_plugin(args: Namespace) -> int:
 
 
 def _check_plugin(args: Namespace) -> tuple[int, str]:
-    """Return the exit code, and the line to say."""
     from distrlcc.cli.plugin_checks import CHECKS, kind_of
 
     kind = args.contract

@@ -36,12 +36,11 @@ def run_start(args: Namespace) -> int:
     distrlcc cluster start --listen 10.0.0.1 --cpus 8 --show-token
 
     Flags:
-        --listen IP =  address of this machine, where the head listens; needed where there are
-            several
+        --listen IP =  address where the head listens; needed if this machine has several
         --port P {1024..8254} =6379  first of the cluster's seven ports
         $_SHARE
         --show-token  print the cluster's token in the line to paste
-        --no-dashboard  do without Ray's dashboard, which is on this machine's loopback
+        --no-dashboard  start without Ray's dashboard, which is on loopback
         --autoscaling-config FILE {path}  for 'ray up' alone: the file that it writes on the head
     """
     # Translate the arguments into flags of `ray start`, and start.
@@ -91,7 +90,7 @@ def run_join(args: Namespace) -> int:
     Flags:
         head HOST:PORT  the cluster's head
         $_SHARE
-        --rejoin  join again by itself whenever the head was lost, or gave this machine up
+        --rejoin  join again after the head was lost, or gave this machine up
     """
     asked = f"Token of the cluster at {args.head}: "
     node = join(

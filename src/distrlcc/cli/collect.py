@@ -14,11 +14,11 @@ Flags, in any order:
     --steps N {1..} sets steps  whole episodes up to N steps (default: 1000000)
     --episodes N {1..} sets episodes  N episodes
     --num-envs N {1..} sets num_envs  episodes side by side (default: 256)
-    --seed N {0..} sets seed  which links
-    --disturb SHARE {0.0..0.5} sets disturb  share of random actions, from which the oracle comes
-        back (default: 0.1 for it)
+    --seed N {0..} sets seed  seed of the links
+    --disturb SHARE {0.0..0.5} sets disturb  share of random actions, which the oracle undoes
+        (default: 0.1 for it)
     --split {train|validation|test} sets split  default: train
-    --recipe RECIPE =quickstart  whose observations, actions and reward
+    --recipe RECIPE =quickstart  recipe with the observations, actions and reward
     --set/assignments* KEY=VALUE  change a key of the environment, such as env.step_ms=20
     --shard-steps N {1..} sets shard_steps  steps in a file (default: 262144)
 

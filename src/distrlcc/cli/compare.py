@@ -8,10 +8,9 @@ The first is compared with each other one: the difference of each link, its mean
 interval, Wilcoxon's test, and the links on which it is most ahead and most behind.
 
 Flags:
-    senders* SENDER  policies, runs, schemes, or reports' summary.json, with :SCHEME for one of its
-        own
-    --suite NAME =random  the links of what is no report
-    --links N {1..} =64  at most so many of them
+    senders* SENDER  policies, runs, schemes, or reports' summary.json, with :SCHEME for one scheme
+    --suite NAME =random  links of senders that are no reports
+    --links N {1..} =64  at most N of them
     --seeds N {1..} =1  runs of each
     $JSON
 """
@@ -52,7 +51,7 @@ def run(args: Namespace) -> int:
         check_scenario(scenario)
     if contenders and reports:
         raise ConfigError(
-            f"{next(iter(reports))} is a report and {next(iter(contenders))} is none: evaluate "
+            f"{next(iter(reports))} is a report, but {next(iter(contenders))} is not: evaluate "
             "both first, or compare two of a kind"
         )
     values = {name: _by_links(one) for name, one in reports.items()}

@@ -1,9 +1,9 @@
-"""Print a script with which a shell completes our commands, flags and files.
+"""Print a script that completes our commands, flags and files in a shell.
 
 distrlcc completion bash > ~/.local/share/bash-completion/completions/distrlcc
 
 Flags:
-    shell SHELL {bash|zsh|tcsh|fish|powershell}  one of bash, zsh, tcsh, fish, powershell
+    shell SHELL {bash|zsh|tcsh|fish|powershell}  bash, zsh, tcsh, fish or powershell
 """
 
 from argparse import ArgumentParser, Namespace

@@ -1,14 +1,14 @@
 """Say whether this machine, or each of a cluster, is fit for distributed training.
 
 distrlcc doctor
-distrlcc doctor --address 10.0.0.1:6379
+distrlcc doctor --address head:6379
 distrlcc doctor --cluster --storage /mnt/shared
 distrlcc doctor --hosts hosts.txt --ip 10.0.0.1
 
 Flags:
     --cluster  check every machine of the cluster that this one is in, and the links between them
-    --address HOST:PORT  head of the cluster; without --cluster: see whether this machine could join
-        it
+    --address HOST:PORT  head of the cluster; without --cluster it says whether this machine could
+        join
     --interface NAME =  network interface towards the head
     --storage PATH =  folder or URL that must be writable, and the same on all machines
     --hosts FILE  check the machines that 'node --hosts' would start, and the links between all
@@ -18,7 +18,7 @@ Flags:
 With --hosts:
     --ip IP  this machine's address, as the others reach it
     --port P {1..65535} =29513  the port that the machines will speak over
-    --remote-command COMMAND =distrlcc  what is started there, where that is not on PATH
+    --remote-command COMMAND =distrlcc  the command there, if it is not on PATH
 
 Rules:
     --hosts: needs --ip

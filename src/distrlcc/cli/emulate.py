@@ -14,10 +14,10 @@ Flags:
     --down RATE|TRACE  to COMMAND, likewise
     --scenario ID|FILE  a simulator's link with its changes, as the uplink
     --delay MS {0.0..60000}  one way, each direction (default: 0)
-    --jitter [KIND:]MS  each packet waits from 0 to this, too, each direction, and none overtakes
-        another; KIND:MS is jitter of another kind: normal, exponential, correlated, bursts
-        (default: 0)
-    --reorder P:MS  so many packets come MS late, each direction, and are overtaken, such as 0.2:6
+    --jitter [KIND:]MS  greatest wait of packets, each direction, without overtaking; KIND:MS is
+        another kind: normal, exponential, correlated, bursts (default: 0)
+    --reorder P:MS  share of packets, such as 0.2:6, that come MS late, each direction, and are
+        overtaken
     --loss P {0.0..1}  probability of loss, uplink (default: 0)
     --loss-down P {0.0..1} =0.0  downlink (default: 0)
     --queue SPEC  both directions' queue: infinite (default), packets, or droptail, drophead, codel,
@@ -25,15 +25,15 @@ Flags:
     --queue-down SPEC  the downlink's own
     --log FILE {path}  write the uplink's log, as mahimahi does
     --log-down FILE {path}  the downlink's
-    --log-port+ PORT FILE  write the uplink's log of the packets to or from this UDP or TCP port
-        alone, with all opportunities
+    --log-port+ PORT FILE  write the uplink's log of one UDP or TCP port alone, with all
+        opportunities
     --begin {start|data} =start  the link's time begins at once, or with the first full packet from
-        COMMAND; until then there are a delay and an opportunity each ms
+        COMMAND; before it the link only delays, with an opportunity each ms
     --seed N {0..281474976710656}  of losses and of PIE (default: 0)
     --outside COMMAND {words}  run this program outside meanwhile, such as a server; sh -c 'LINE'
-        for a shell's line
+        for a line
     --emulator {own|mahimahi} =own  which one
-    command... COMMAND  what runs behind the link (default: $SHELL)
+    command... COMMAND  command behind the link (default: $SHELL)
 
 Rules:
     --begin --log-port: not with --emulator mahimahi; its links begin at once and its logs hold all
@@ -96,7 +96,6 @@ def run(args: Namespace) -> int:
 
 
 def _logs(args: Namespace) -> tuple[list[tuple[Path, int | None]], list[tuple[Path, int | None]]]:
-    """Return the files of the uplink's and the downlink's logs, and the port of each."""
     up: list[tuple[Path, int | None]] = [] if args.log is None else [(args.log, None)]
     for port, file in args.log_port:
         if not port.isdecimal() or len(port) > 5 or not 1 <= int(port) <= 65535:

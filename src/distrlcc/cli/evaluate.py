@@ -10,29 +10,27 @@ distrlcc evaluate --world emulated --as kernel --links 3           (in the kerne
 
 Flags:
     $CONTENDERS
-    --against A,B,…  schemes, or none (default: cubic,bbr,vegas,copa,reno,oracle; of real packets
-        what the kernel has of kernel-cubic,kernel-bbr,kernel-reno)
+    --against A,B,…  schemes, or none (default: cubic,bbr,vegas,copa,reno,oracle; with --world
+        emulated kernel-cubic,kernel-bbr,kernel-reno, if the kernel has them)
     --world {simulated|emulated} =simulated  emulated: real packets on emulated links, one after
-        another in real time, beside the kernel's TCP as kernel-NAME and programs as 'cmd:SENDER ::
-        RECEIVER'
-    --others {ours|kernel}  what an emulated link's other flows are: our schemes over UDP or the
-        kernel's TCP of these names (default: beside kernel-NAME the kernel's where it has them,
-        else ours)
-    --as/also WHAT {kernel|}  kernel: put each POLICY into the kernel's TCP as well, and measure it
-        as kernel-POLICY
-    --flows N,… {1..32} =  measure what is in the kernel's TCP as N flows at once, too, as iperf3 -P
-        does, on a link of 96 Mbit/s, 10 ms one way and a queue of 300 packets; such as 1,4,32
-    --scorecard  all kinds of links, with the gates that a policy for every link should pass; on
-        each --trace, the greatest power of the schemes, LEDBAT among them; a line says what it
-        misses
-    --gates  of --scorecard: exit code 1 where a policy misses a gate
-    --retries N {0..} =2  run a run of real packets that does not count again, at most N times
+        another in real time; then kernel-NAME is the kernel's TCP, and 'cmd:SENDER :: RECEIVER' any
+        programs
+    --others {ours|kernel}  other flows of an emulated link: our schemes over UDP, or the kernel's
+        TCP of these names (default: beside kernel-NAME the kernel's if it has them, else ours)
+    --as/also WHAT {kernel|}  kernel: also put each POLICY into the kernel's TCP, and measure it as
+        kernel-POLICY
+    --flows N,… {1..32} =  also measure N parallel kernel flows, as iperf3 -P does, for each N, such
+        as 1,4,32; the link has 96 Mbit/s, 10 ms one way and a queue of 300 packets
+    --scorecard  links of all kinds, with the gates that a policy for every link should pass; a gate
+        of a --trace is the best scheme's power; a line says which gates are missed
+    --gates  with --scorecard: exit code 1 if a policy misses a gate
+    --retries N {0..} =2  repeat a run of real packets that does not count, up to N times
     --suite SUITE  a suite, TOML file or folder of traces (default: random)
     --trace* FILE  trace files, or cellular:SEED
-    --delay MS {0.0..60000}  of the traces' links, one way (default: 20)
-    --queue SPEC  of the traces' links: packets, or droptail:bytes=N, codel:packets=N, … (default:
-        100)
-    --loss P {0.0..1}  of the traces' links, at random (default: 0)
+    --delay MS {0.0..60000}  of the links of --trace, one way (default: 20)
+    --queue SPEC  of the links of --trace: packets, or droptail:bytes=N, codel:packets=N, …
+        (default: 100)
+    --loss P {0.0..1}  random, on the links of --trace (default: 0)
     --links N {1..}  at most N links of the suite
     --seeds N {1..}  runs of each link (default: 5; of real packets 1)
     --series LINK,… =  links drawn over time (default: two)
@@ -88,7 +86,7 @@ EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
 _EMULATED_LINKS = 4  # links of a suite by default where packets are real: each takes its own time
 _MOST_LINES = 5  # runs of a contender that do not count and have a line while they are measured
 _OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
-"""What is said of the links of traces, and what it is of a link."""
+"""Flags for links of traces, and the `Link` field that each sets."""
 
 
 def run(args: Namespace) -> int:
@@ -118,7 +116,7 @@ def known_to_the_kernel(schemes: str) -> str:
     known, named = kernel_controls(), listed(schemes, "--against")
     found = [name for name in named if name.removeprefix("kernel-") in known]
     if found != named:
-        note(f"the kernel's TCP has {', '.join(known)} alone (sudo modprobe tcp_bbr for BBR)")
+        note(f"the kernel's TCP has only {', '.join(known)} (sudo modprobe tcp_bbr for BBR)")
     return ",".join(found)
 
 
@@ -246,7 +244,7 @@ def _scenarios(args: Namespace) -> list[Scenario]:
     given = {name: getattr(args, name) for name in _OF_TRACES}
     link = {_OF_TRACES[name]: value for name, value in given.items() if value is not None}
     if args.links and args.trace and args.suite is None:
-        raise ConfigError("--links is for --suite; of --trace all run that are named")
+        raise ConfigError("--links is for --suite; each named --trace runs")
     scenarios: list[Scenario] = []
     if args.suite is not None or not args.trace:
         links = args.links or (_EMULATED_LINKS if args.world == "emulated" else None)
@@ -279,7 +277,6 @@ def _measure(
     scenarios: list[Scenario],
     drawn: tuple[int, ...],
 ) -> list[tuple[SchemeScores, list[Series]]]:
-    """Run all; one line for each run that does not count."""
     found = []
     if args.world == "simulated":
         links = counted(scenarios)

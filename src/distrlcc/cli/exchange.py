@@ -9,12 +9,12 @@ from distrlcc.policy.policy_file import find_policy, load_policy, save_policy
 
 
 def run_export(args: Namespace) -> int:
-    """Write a policy as an ONNX model, which other programs run without distrlcc.
+    """Write a policy as an ONNX model for programs without distrlcc.
 
     distrlcc export one --onnx one.onnx
 
     Flags:
-        policy POLICY  a policy's file, a run, or the name of a shipped one
+        policy POLICY  a policy's file or name, or a run
         --onnx! FILE {path}  where to write it
         --torchscript {gone}  torch deprecates TorchScript; --onnx gives the same actions
     """
@@ -28,17 +28,15 @@ def run_export(args: Namespace) -> int:
 
 
 def run_import_sb3(args: Namespace) -> int:
-    """Turn a model of Stable-Baselines3 into a policy file, which evaluates and sends.
+    """Turn a model of Stable-Baselines3 into a policy file.
 
     distrlcc import sb3 model.zip --out mine.safetensors
 
     Flags:
-        model FILE {path}  what SB3's model.save wrote, a .zip
+        model FILE {path}  the .zip that SB3's model.save wrote
         --out! FILE {path}  where to write the policy
-        --activation {tanh|relu} =  of the dense layers, SB3's activation_fn (default: as the file
-            says)
-        --set/assignments* KEY=VALUE  change a key of the environment it was trained on, such as
-            action=fine
+        --activation {tanh|relu} =  SB3's activation_fn (default: as the file says)
+        --set/assignments* KEY=VALUE  change a key of its environment, as action=fine
     """
     from distrlcc.sb3 import read_model
 

@@ -2,7 +2,7 @@
 
 distrlcc imitate data/oracle --out runs/oracle
 distrlcc imitate data/oracle --processes 2
-distrlcc imitate data/cubic --set network.kind=lstm network.hidden=[64,64] imitation.lr=1e-3
+distrlcc imitate data/cubic --set network.kind=lstm network.hidden=[64,64]
 distrlcc imitate --resume --out runs/oracle --epochs 20
 
 Flags:

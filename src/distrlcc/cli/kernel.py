@@ -94,7 +94,7 @@ def run_status(args: Namespace) -> int:
 
     Flags:
         $JSON
-        --prometheus  print the figures as Prometheus reads them, as for node_exporter's textfiles
+        --prometheus  print the figures for Prometheus, as node_exporter's textfiles
 
     Rules:
         --prometheus: not with --json; one of the two goes to standard output
@@ -198,7 +198,6 @@ def _warn_of_default(name: str) -> None:
 
 
 def _figures(control: KernelControl) -> dict[str, Any]:
-    """Return what status shows, and the program's own counts."""
     counts = control.counts()
     return counts | {
         "name": control.name,
@@ -216,7 +215,7 @@ def _figures(control: KernelControl) -> dict[str, Any]:
 
 def _held(control: KernelControl) -> str:
     if control.link is None:
-        return "held no more; its connections go on"
+        return "unloaded; open connections keep the policy"
     if control.pin is not None:
         return f"kept, {control.pin}"
     holders = [pid for pid in control.holders() if pid != os.getpid()]

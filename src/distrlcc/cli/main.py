@@ -1,8 +1,7 @@
 """``distrlcc``: finds the command, runs it, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 1 a check found a difference, or one of several runs failed; 2 bad input; 3
-other processes are gone or out of reach; 4 they go on without this one; 130 Ctrl-C; `emulate` has
-those of what it runs.
+Exit code 0 means done, 1 a difference or a failed run, 2 bad input. Exit code 3 says that other
+processes are gone, 4 that they go on without this one, 130 Ctrl-C. `emulate` has its command's.
 Only the command that is called is imported, so that ``distrlcc --help`` is quick.
 """
 
@@ -142,8 +141,9 @@ def find(
 ) -> tuple[Parser, Callable[[Namespace], int]]:
     """Return a command's parser, and the function that runs it, which imports its module.
 
-    A module of one command has `run`, and its docstring is the help; one of several has `run_NAME`
-    of each, with the help as its docstring. Help is read without an import, which may take long.
+    A module of one command has `run`, and its docstring is the help. A module of several has
+    `run_NAME` of each, with the help as its docstring. Help is read without an import, which may
+    take long.
     """
     module, own, source = _home(name, package)
     tree = ast.parse(source)

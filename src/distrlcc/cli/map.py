@@ -1,16 +1,17 @@
 """Draw where a policy or a scheme holds a property, over two dimensions of links.
 
 distrlcc map one --x rate --y rtt --out map
-distrlcc map runs/mine --x jitter --y rate --against cubic --at rtt=20,queue=2
+distrlcc map runs/mine --x jitter --y rate --against cubic --at rtt=20
 distrlcc map one --x flows --y rate --property fair
 
 Flags:
     $CONTENDER
     --x NAME =rate  a dimension, such as rate, rtt, queue, loss, jitter, ack_jitter, flows
     --y NAME =rtt  another
-    --at NAME=VALUE,… =  what else the links have (default: 20 Mbit/s, 40 ms, a queue of 1 BDP)
-    --property NAME =use  what is judged
-    --against A,B,…  beside which schemes (default: cubic,bbr,copa,vegas,reno)
+    --at NAME=VALUE,… =  values of the other dimensions (default: 20 Mbit/s, 40 ms, a queue of 1
+        BDP)
+    --property NAME =use  the property that is judged
+    --against A,B,…  schemes beside it (default: cubic,bbr,copa,vegas,reno)
     --out DIR {path} =map  write map.html, map.png and map.json there
     $JSON
 """

@@ -4,12 +4,11 @@ distrlcc metrics
 distrlcc metrics runs/mine --listen 0.0.0.0:9464
 distrlcc metrics --once > /var/lib/node_exporter/distrlcc.prom
 
-Runs are read as their folders show them, whatever trains them and wherever: nothing is asked of a
-training.
+It reads the folders of runs alone, and asks nothing of a training.
 
 Flags:
     runs* RUNS {path}  folders of runs, or of one (default: runs)
-    --listen ADDR:PORT =127.0.0.1:9464  where; others reach only what is not on loopback
+    --listen ADDR:PORT =127.0.0.1:9464  address; other machines reach it only outside loopback
     --once  print the figures and end
 
 Rules:
@@ -78,7 +77,7 @@ def run(args: Namespace) -> int:
     server.socket = listening(host, int(number), "--listen")
     port = server.socket.getsockname()[1]
     if not _logs(folders):
-        note("distrlcc: no run stands there yet; runs are shown once they are")
+        note("distrlcc: no run is there yet; runs appear once they begin")
     with server, Stopper() as stopper:
         Thread(target=server.serve_forever, daemon=True).start()
         print(f"metrics: http://{in_url(host, port)}/metrics   (Ctrl-C ends it)", flush=True)

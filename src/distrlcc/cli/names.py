@@ -1,4 +1,4 @@
-"""Show what can be named: recipes and the like, policies, and what recipes scored."""
+"""Show recipes, policies and other names, and the scores of recipes."""
 
 from argparse import Namespace
 from functools import cache
@@ -23,7 +23,7 @@ KINDS = (
 
 
 def run_list(args: Namespace) -> int:
-    """List what can be named, that of installed packages included.
+    """List the names of recipes, suites and so on, with those of installed packages.
 
     Flags:
         kind? {recipes|policies|suites|schemes|observations|actions|rewards|networks|learners|
@@ -74,7 +74,7 @@ def told() -> dict[str, dict[str, str]]:
 
 
 def run_policies(args: Namespace) -> int:
-    """List the policies that come with the package: name one wherever a policy is asked for.
+    """List the policies that come with the package; their names stand for their files.
 
     distrlcc evaluate gail --against cubic,bbr
     distrlcc send HOST:PORT gail
@@ -113,7 +113,7 @@ def run_policies(args: Namespace) -> int:
 
 
 def run_results(args: Namespace) -> int:
-    """Show what every recipe with results scored, beside the schemes on the same links.
+    """Show the scores of every recipe with results, beside schemes on the same links.
 
     distrlcc results
     distrlcc results --markdown > docs/results.md

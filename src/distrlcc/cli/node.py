@@ -1,4 +1,4 @@
-"""Take part in a run on several machines; the same line on each but for the index.
+"""Take part in a run on several machines; the lines differ only in the index.
 
 distrlcc node --node-index 0 --node-num 2 --ip 10.0.0.1
 distrlcc node --node-index 1 --node-num 2 --ip 10.0.0.1
@@ -11,14 +11,13 @@ Flags:
         on node 0 learns (default); decentralized: every process steps its environments and learns
     --node-index I {0..4095}  this machine's number from 0; M or more joins a decentralized run
         under way
-    --node-num M {1..4096}  machines that the run begins with
+    --node-num M {1..4096}  machines at the start
     --hosts FILE  be node 0, and start the others by SSH: a host on each line, and behind it a
         number of processes, if any
-    --remote-command COMMAND =distrlcc  what is started on --hosts, where that is not on PATH
+    --remote-command COMMAND =distrlcc  the command on --hosts, if it is not on PATH
     --ip/--IP IP  address of node 0, the master
-    --port P {1..65535}  the only port that machines speak over (default: 29513; decentralized
-        29512)
-    --processes N {1..4096}  equal processes on each machine of a decentralized run (default: 1)
+    --port P {1..65535}  the only port between machines (default: 29513; decentralized 29512)
+    --processes N {1..4096}  processes on each machine of a decentralized run (default: 1)
     $GROUP
     --load? DIR  go on with this run, by default the newest in runs/ of the recipe (node 0)
     --nodes FILE {run_arguments.read_nodes} sets actors.nodes  TOML file with
@@ -35,12 +34,12 @@ Flags:
 
 Rules:
     --remote-command: needs --hosts
-    --node-index --node-num: not with --hosts; it starts all, leave both away
+    --node-index --node-num: not with --hosts; it starts all, leave both out
     --processes --no-elastic --restarts --resume --debug: for --topology decentralized
     --load --nodes --learners --tun: for --topology actor-learner
     --envs-per-worker --max-lag --wait-workers: for --topology actor-learner
-    --tun: not with --interface; it picks one, leave --interface away
-    --load: not with --out; --load DIR says where to go on, leave --out away
+    --tun: not with --interface; it picks one, leave out --interface
+    --load: not with --out; --load DIR says where to go on, leave out --out
 """
 
 import os
@@ -97,7 +96,7 @@ def run(args: Namespace) -> int:
 
 
 def _without(words: list[str], *flags: str) -> list[str]:
-    """Return words of a command line without some flags, of which all but --resume have a value."""
+    """Return a command line's words without some flags; each except --resume has a value."""
     kept = []
     for before, word in zip(["", *words], words, strict=False):
         is_value = before in flags and before != "--resume" and not word.startswith("-")
@@ -154,7 +153,7 @@ def _actors(args: Namespace, node: Node) -> int:
         args.out, args.resume = Path(args.load) if args.load else newest_run(name), True
         args.recipe = None
         if not args.storage and not (args.out / "config.toml").is_file():
-            raise ConfigError(f"--load {args.out}: no run stands there, which has a config.toml")
+            raise ConfigError(f"--load {args.out}: no run is there (it has no config.toml)")
     else:
         args.recipe = name
     if args.tun:

@@ -1,4 +1,4 @@
-"""What a command prints and writes: a console for tables, and ``--json FILE|-``."""
+"""Output of commands: a console for tables, and ``--json FILE|-``."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def note(line: str) -> None:
 
 
 class Countdown(Generic[T]):
-    """Yields things, says before each what it is, and, from a twentieth on, how long is left.
+    """Yields things, names each before, and from a twentieth on says how long is left.
 
     It may be called with the share of a thing that is done.
     """
@@ -87,9 +87,9 @@ def exposition(
     things: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]],
     counters: Collection[str] = (),
 ) -> str:
-    """Return figures in the text format that Prometheus reads.
+    """Return figures in Prometheus' text format: labels of each thing, and its figures by name.
 
-    ``things`` are labels of each, and its figures by name; ``counters`` name those that only grow.
+    ``counters`` name the figures that only grow.
     """
     found: dict[str, list[str]] = {}
     for labels, figures in things:

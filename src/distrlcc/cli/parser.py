@@ -1,6 +1,6 @@
 """Makes a command's parser of its help: what a docstring says of flags is what they are.
 
-Flags, and which of them go together, stand in sections of a docstring, as here::
+Flags, and rules on which of them go together, are sections of a docstring, as here::
 
     Flags:
         recipe? RECIPE  see 'distrlcc list recipes'
@@ -16,15 +16,15 @@ Flags, and which of them go together, stand in sections of a docstring, as here:
         --metric --color: for --kind cdf|box
         --budget: not with --links; they take the time that they take
 
-A row has a name, how its value is shown, its type in braces, its default after ``=``, the key of
-the configuration that it is short for, and after two spaces its text. Without dashes it is known
-by its place. What stands behind the name says how often it is given:
+A row has a name, its value as shown, its type in braces, its default after ``=``, the key of the
+configuration that it is short for, and after two spaces its text. Without dashes its place names
+it. A mark behind the name says how often it is given.
 
-- ``?`` it may be left out, or a flag's value, in whose place stands what follows ``or``;
-- ``*`` several values;
-- ``+`` one value each time, may be repeated;
-- ``...`` all words that follow;
-- ``!`` a flag that must be given.
+* `?` may be left out; a flag's value may be, and the word after ``or`` stands for it.
+* `*` takes several values.
+* `+` takes one value each time, and may be repeated.
+* `...` takes all words that follow.
+* `!` is a flag that must be given.
 
 Names beside it, parted by ``/``, are other flags for the same, or the attribute that it becomes;
 else that is its own name, and ``--no-elastic`` clears ``elastic``. A number's type has the least

@@ -84,7 +84,6 @@ def _same(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
 
 
 def _speed(what: str, *works: Callable[[], Any]) -> str:
-    """Time the user's and ours."""
     times = []
     for work in works:
         work()
@@ -343,4 +342,4 @@ CHECKS: dict[str, Callable[[str], str]] = {
     "explorer": _explorer,
     "stopper": _stopper,
 }
-"""By kind."""
+"""Each kind's check."""

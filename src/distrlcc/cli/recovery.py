@@ -3,12 +3,12 @@
 distrlcc recovery --against cubic,bbr,copa
 distrlcc recovery runs/mine --suite SUITE.toml --json -
 
-Links are of a constant rate that changes, or whose delay does; a flow is alone there.
+Each link has a flow alone, and a constant rate until that or the delay changes.
 
 Flags:
     $CONTENDERS
     --against A,B,… =cubic,bbr,vegas,copa,oracle  schemes, or none
-    --suite SUITE =dynamic
+    --suite SUITE =dynamic  links that change
     --links N {1..} =128  at most N of its links
     --out DIR {path}  write recovery.html there
     $JSON
@@ -40,7 +40,7 @@ def run(args: Namespace) -> int:
         if link.trace is not None or link.policer_mbps is not None or len(scenario.flows) > 1:
             raise ConfigError(
                 f"{scenario.name}: expected links of a constant rate with one flow and no policer, "
-                "which bandwidth-delay products are known of; take --suite dynamic"
+                "whose bandwidth-delay products are known; take --suite dynamic"
             )
     check_report(args.out)
     none = np.zeros(0)

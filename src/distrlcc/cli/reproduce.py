@@ -1,18 +1,17 @@
-"""Train a recipe anew and see whether it comes out as its row of results says.
+"""Train a recipe anew and compare its scores with its row of results.
 
 distrlcc reproduce gail
 distrlcc reproduce dagger --seeds 1 --out runs/again
 
-Each seed is trained in full, minutes each, and scored on the links that the row was scored on. Done
-again it goes on with what is missing, and --out has the scores as a page, reproduce.html, at the
-end. Exit code 1: more than a tenth of the scores differ.
+Each seed is trained in full (minutes) and scored on the row's links. The command goes on with what
+is missing if it is given again. At the end --out has a page, reproduce.html. Exit code 1: more than
+a tenth of the scores differ.
 
 Flags:
     recipe RECIPE  one with results; see 'policies'
     --seeds N {1..10} =3  train with the seeds 0 to N - 1
     --out DIR {path}  default: runs/reproduce/RECIPE
-    --record  do not compare: make this the row, and the best seed's policy the one that comes with
-        the package
+    --record  do not compare; write the row anew, and ship the best seed's policy
 """
 
 from argparse import Namespace
@@ -66,7 +65,6 @@ def run(args: Namespace) -> int:
 
 
 def _page(expected: ResultRow, row: ResultRow, differences: list[str]) -> str:
-    """Return a page of what was expected and what came out."""
     from distrlcc.evaluation.benchmark import known_metric
     from distrlcc.evaluation.page import Page, Section, Tile
     from distrlcc.evaluation.tables import Cell, plain_table

@@ -81,7 +81,7 @@ def read_nodes(path: str) -> list[list[int | str]]:
     for entry in (entry for node in nodes for entry in node):
         if isinstance(entry, bool) or not isinstance(entry, int | str):
             raise ConfigError(
-                f"{path}: {entry!r} is no link; expected Indigo's link id or a name, such as 3 or "
-                '"random"'
+                f"{path}: {entry!r} is not a link; expected Indigo's link id or a name, such as 3 "
+                'or "random"'
             )
     return nodes

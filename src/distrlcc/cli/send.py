@@ -1,28 +1,26 @@
 """Send real packets over UDP under a policy or a scheme, to a 'distrlcc receive'.
 
-distrlcc send 10.0.0.2 runs/demo --seconds 30 --plot flow.png
-distrlcc send 10.0.0.2:4730 cubic --seconds 30 --json -
+distrlcc send HOST runs/demo --seconds 30 --plot flow.png
+distrlcc send HOST:4730 cubic --seconds 30 --json -
 
 Flags, in any order:
     receiver HOST[:PORT]  where 'distrlcc receive' is (port 4730)
-    sender? SENDER =one  what steers: a policy's file, a run's folder, a shipped policy, a scheme as
-        of 'distrlcc list schemes', or ./file.py:name
-    --policy {gone}  name what steers after the receiver, as in 'send HOST one'
-    --scheme {gone}  name what steers after the receiver, as in 'send HOST one'
+    sender? SENDER =one  a policy's file, a run's folder, a shipped policy, a scheme of 'distrlcc
+        list schemes', or ./file.py:name
+    --policy {gone}  name the policy after the receiver, as in 'send HOST one'
+    --scheme {gone}  name the scheme after the receiver, as in 'send HOST cubic'
     --seconds S {0.1..86400} =10.0  how long
     --cwnd N {1.0..1000000}  window of the scheme fixed, packets
     $PREFER
     $ALWAYS
-    --datagram BYTES {512..1472} =0  UDP payload of a packet (default: for packets of 1500 bytes);
-        smaller where a tunnel takes its part
-    --timeout S {0.5..600} =10.0  how long to wait for an answer at the start, at the end and
-        meanwhile
-    --wait S {0.0..600} =0.0  wait so long for a receiver that is not there yet (default: 0)
-    --hold  when the receiver has answered say 'ready', and begin at the start time that a line of
-        standard input names, s of the monotonic clock, or at once if it is empty: so several
-        senders begin together; whether steps that were late count is then for who names it
-    --seed N {0..4611686018427387904} =0  of what is drawn at random: a policy that acts by
-        sampling, BBR's first phase
+    --datagram BYTES {512..1472} =0  UDP payload of a packet, less for tunnels (default: for packets
+        of 1500 bytes)
+    --timeout S {0.5..600} =10.0  how long to wait for an answer
+    --wait S {0.0..600} =0.0  how long to wait for a receiver that is not there yet (default: 0)
+    --hold  print 'ready', then wait for a line of standard input: the start time, s of the
+        monotonic clock (an empty line: now); late steps then do not void the flow
+    --seed N {0..4611686018427387904} =0  of random draws: of a policy that samples, and of BBR's
+        first phase
     --plot FILE {picture}  draw the flow: .png, .svg, or a page, .html
     $JSON
 """
@@ -83,7 +81,7 @@ def _run(args: Namespace, log: StepLog | None) -> int:
     request = Request(args.seconds, args.datagram, timeout_s=args.timeout, wait_s=args.wait)
     run_soon()
     if remote[1] == 0:
-        raise ConfigError(f"receiver {args.receiver}: port 0 is none to send to")
+        raise ConfigError(f"receiver {args.receiver}: expected a port from 1 to 65535")
     wire_bytes = (args.datagram or 1500 - header_bytes(remote)) + header_bytes(remote) + 4
     line, stopper = _LiveLine(wire_bytes, log), Stopper()
     out = sys.stderr if args.json == "-" else sys.stdout
@@ -92,7 +90,7 @@ def _run(args: Namespace, log: StepLog | None) -> int:
         return bool(stopper.signal)
 
     def begin() -> None:
-        """Wait for the start time, if one is to be named, and let a scheme's time begin."""
+        """Wait for the start time, if one is named, and start a scheme's time."""
         if args.hold:
             wait_for_start(out, stopping=stopping)
         if isinstance(controller, SchemeController):
@@ -128,7 +126,6 @@ def _run(args: Namespace, log: StepLog | None) -> int:
 
 
 def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> bytes:
-    """Return a flow's picture, or its page."""
     if path.suffix != ".html":
         from distrlcc.evaluation.figures import encode
         from distrlcc.evaluation.plots import flow_plot
@@ -181,7 +178,7 @@ def _step_log(args: Namespace) -> AbstractContextManager[StepLog | None]:
 
 
 class _LiveLine:
-    """What a flow is at, twice a second, on a terminal; logs the steps if they are asked for."""
+    """A flow's figures, twice a second, on a terminal; logs the steps if they are asked for."""
 
     def __init__(self, wire_bytes: int, log: StepLog | None) -> None:
         self._log = log

@@ -7,17 +7,17 @@ distrlcc evaluate runs/mine --suite report/worst.toml             (what it found
 
 Flags:
     $CONTENDER
-    --budget S {1.0..}  how long it takes, s (default: 60)
-    --links N {1..}  instead: N plain draws and N searched, whatever time it takes
-    --seed N {0..} =0  of the draws
-    --properties A,B,…  those to look for (default: all)
-    --worst N {0..} =12  links that are made simple
-    --gates  exit code 1 where a property holds in a share of the space below its bar
+    --budget S {1.0..}  length of the search (default: 60)
+    --links N {1..}  judge N plain draws and N searched links instead, however long that takes
+    --seed N {0..} =0  seed of the draws
+    --properties A,B,…  properties to look for (default: all)
+    --worst N {0..} =12  number of links that are made simple
+    --gates  exit code 1 if a property holds in too small a share of the space
     --out DIR {path}  write stress.html, stress.json, worst.toml and each link there
     $JSON
 
 Rules:
-    --budget: not with --links; links take the time that they take, leave one out
+    --budget: not with --links; leave one out
 """
 
 from argparse import Namespace
@@ -89,8 +89,8 @@ def _verdict(findings: Findings, gates: bool, out: Console) -> int:
     if unjudged:
         print(printable(f"judged on no link: {', '.join(unjudged)}; draw more"), file=out.file)
     if findings.interrupted:
-        note("distrlcc: interrupted; this is what was found until then")
+        note("distrlcc: interrupted; these are the findings so far")
         return 130
     if findings.failure:
-        raise ConfigError(f"{findings.failure} (what was found until then is told)")
+        raise ConfigError(f"{findings.failure} (the findings so far are shown)")
     return int(bool(missed or unjudged))

@@ -1,23 +1,22 @@
-"""Write a generated trace, or what a log of throughput says, in mahimahi's format.
+"""Write a generated trace, or one of a log of throughput, in mahimahi's format.
 
 distrlcc trace cellular:7 --out links/seven.trace
-distrlcc trace --from hsdpa report.2010-09-13_1003CEST.log --out links/metro.trace
+distrlcc trace --from hsdpa report.log --out links/metro.trace
 distrlcc trace --from iperf3 measured.json --out links/measured.trace
 distrlcc trace --from csv drive.csv --columns Timestamp,DL_bitrate --out links/drive.trace
 distrlcc trace --from genet trace.json --out links/trace.toml
 
 Flags:
     trace TRACE  cellular:SEED, poisson:MBPS:SEED, constant:MBPS or a file; with --from a log
-    --from/kind {csv|fcc|hsdpa|iperf3|genet|alphartc}  TRACE is a log of throughput: times and rates
-        in columns (csv), FCC's curr_webget.csv, one of the Norwegian HSDPA logs, what iperf3 -J
-        writes, or Genet's or AlphaRTC's JSON
+    --from/kind {csv|fcc|hsdpa|iperf3|genet|alphartc}  TRACE is a log of throughput: columns of
+        times and rates (csv), FCC's curr_webget.csv, a Norwegian HSDPA log, the output of iperf3
+        -J, or Genet's or AlphaRTC's JSON
     --columns TIME,RATE =  columns of a CSV, by the names of its head or by number from 1
-    --unit UNIT =  units of a CSV that its head does not say, as kbps, or ms,kbps; dates need none
-    --out! FILE {path}  where to write it; as NAME.toml a scenario, which has delays and losses over
-        time, too
+    --unit UNIT =  units that a CSV's head does not name, as kbps, or ms,kbps; dates need none
+    --out! FILE {path}  a trace; or NAME.toml, a scenario that has delays and losses over time, too
 
 Rules:
-    --columns --unit: for --from; they say what a log has
+    --columns --unit: for --from; they describe a log
 """
 
 import shlex

@@ -58,9 +58,10 @@ def run_pbt(args: Namespace) -> int:
             updates, or 20)
         --burn-in T {float} =0.0  before the first look, in --time-attr (default: 0)
         --quantile Q {float} =0.25  share of the worst, which copy as many of the best; 0 to 0.5
-        --resample P {float} =0.25  probability of drawing a value anew instead of perturbing it
-        --factors F,F {factors} =1.2,0.8  one of them is multiplied with a number to perturb it
-        --explore REF =  a function of your own: takes the perturbed values by key, returns them
+        --resample P {float} =0.25  probability of a new draw of a value instead of a perturbed one
+        --factors F,F {factors} =1.2,0.8  a number is multiplied with one of them
+        --explore REF =  a function of your own that takes the perturbed values by key and returns
+            them
         --synch  look at all members at the same time
         --no-require-attrs {gone}  members report both score and time
         --no-log-config  write no pbt_global.txt of Ray's
@@ -145,8 +146,8 @@ def _tune_config(args: Namespace, command: str) -> TuneConfig:
 def _core_share(args: Namespace, pbt: PBTConfig | None) -> float:
     """Return the cores of a member, so that a population runs at once on this machine.
 
-    Where members are looked at together, Ray ends a member's process at each look, so that fewer
-    processes that take turns cost less.
+    If all members are looked at together, Ray ends each one's process at each look. Fewer processes
+    that take turns then cost less.
     """
     if args.cpus_per_trial is not None:
         return float(args.cpus_per_trial)

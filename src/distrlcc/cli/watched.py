@@ -36,7 +36,7 @@ def on_plugin(reference: str) -> None:
 
 
 def over(line: str = "") -> None:
-    """Say, in the child, that what ends it now is no fault; with a line for who waits."""
+    """Say, in the child, that its end from now on is no fault; with a line for the parent."""
     _say(f"{_OVER}{line[:4000]}")
 
 
@@ -62,10 +62,10 @@ def _say(text: str) -> None:
 
 
 def _apart(seconds: float = math.inf, what: str = "") -> tuple[int, str] | None:
-    """Fork; None in the child, and here its exit code and a line, once it has ended.
+    """Fork; return None in the child, and here its exit code and a line, once it has ended.
 
-    The child gets the signals that come here. With a limit, s, it has a process group of its own,
-    of which nothing is left; else it shares the terminal with this process, as if it were one.
+    The child gets the signals that come here. With a limit (s) it has a process group of its own,
+    and nothing of it is left behind. Otherwise it shares the terminal with this process.
     """
     global _pipe
     for stream in (sys.stdout, sys.stderr):

@@ -67,8 +67,8 @@ def acknowledge(
 ) -> Any:
     """Return when a packet is acknowledged on a link that shapes ACKs, and the newest such time.
 
-    ``back`` is when its ACK would come unshaped, ``tail`` its record. Third is the log's row of one
-    that the receiver holds, whose time the next packet may change, or 0.
+    ``back`` is when its ACK would come unshaped, ``tail`` its record. The third value is the log's
+    row of a packet that the receiver holds, whose time the next packet may change, or 0.
     """
     back = max(back, flow[col.NEWEST])
     whole = seq == flow[col.EXPECTED]

@@ -57,7 +57,7 @@ def best_window(
 ) -> Any:
     """Return the window that fills the link from ``time`` on with about one packet queued.
 
-    That is what departs within a round trip, with one step of foresight, or passes a policer.
+    It departs within a round trip, with one step of foresight, or passes a policer.
     """
     end = time + step
     begin = end - rtts[row_at(link, times, time)] - extra

@@ -84,7 +84,6 @@ def _with_reordering(rng: np.random.Generator, even: bool, scenario: Scenario) -
 
 
 def _with_kinds(rng: np.random.Generator, scenario: Scenario) -> Scenario:
-    """Let jitter be of any kind."""
     link, draws = scenario.link, rng.choice(JITTERS, 2).tolist()
     kinds = {
         f"{name}_kind": kind
@@ -95,7 +94,6 @@ def _with_kinds(rng: np.random.Generator, scenario: Scenario) -> Scenario:
 
 
 def _with_marks(rng: np.random.Generator, scenario: Scenario) -> Scenario:
-    """Let some queues mark packets, and some flows take marks."""
     link, queue = scenario.link, scenario.link.queue
     chance, above = rng.random(), int(np.exp(rng.uniform(0, 5)))
     if link.aqm is not None and chance < 0.5:
@@ -161,8 +159,6 @@ def _random_link(rng: np.random.Generator, even: bool, depth: int) -> Link:
 
 
 def _random_queue(rng: np.random.Generator, even: bool, depth: int) -> dict[str, Any]:
-    """Draw what a packet meets before the link."""
-
     def choose(low: float, high: float) -> int:
         return int(np.exp(rng.uniform(np.log(low), np.log(high))))
 

@@ -95,7 +95,7 @@ def read_csv(
         notes.append(f"row {rows[0][0]} is taken for a head: {', '.join(names)}")
     rows = rows[is_head:]
     if len(rows) < 2:
-        raise ValueError("two rows say how long the first lasts; it has fewer")
+        raise ValueError("it has fewer than two rows, which give the length of the first")
     short = next(((number, len(row)) for number, row in rows if len(row) != width), None)
     if short is not None:
         raise ValueError(f"row {short[0]} has {short[1]} of {width} columns")

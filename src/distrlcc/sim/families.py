@@ -38,7 +38,7 @@ PACKETS_EACH = 4.0  # least BDP per flow, packets: windows are 2 packets or more
 
 
 def random_link(u: list[float], flows: int = 1, loss: float = 0.0) -> Link:
-    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP; all flows have room."""
+    """Return 5-100 Mbit/s (log-uniform) with RTT 10-100 ms. The queue has 0.5-4 BDP."""
     rtt = round(10.0 + 90.0 * u[1], 3)
     least = max(5.0, PACKETS_EACH * flows / bdp_packets(1.0, rtt))
     rate = round(between(u[0], least, 100.0), 3)
@@ -52,7 +52,7 @@ def some_loss(share: float, u: list[float]) -> float:
 
 
 def varied_link(split: str, index: int) -> Scenario:
-    """5-100 Mbit/s (log-uniform), RTT 10-100 ms, queue 0.5-4 BDP, loss to 1% on a quarter."""
+    """Return a link of `random_link`'s ranges, with up to 1% of loss on a quarter."""
     u = draws("random", split, index, 5)
     link = random_link(u, loss=some_loss(0.25, u[3:]))
     return Scenario(f"random/{split}/{index}", link, seed=index)
@@ -218,7 +218,7 @@ def cellular_link(split: str, index: int) -> Scenario:
 
 
 def training_link(split: str, index: int) -> Scenario:
-    """100-500 packets/s, 50-500 ms each way, queue of 2-2981 packets (log-uniform), loss to 5%."""
+    """100-500 packets/s, 50-500 ms each way. Up to 2981 packets queue, up to 5% are lost."""
     u = draws("aurora", split, index, 4)
     delay = round(50.0 + 450.0 * u[1], 3)
     link = Link(
@@ -233,9 +233,9 @@ def training_link(split: str, index: int) -> Scenario:
 def genet_link(split: str, index: int) -> Scenario:
     """The widest of Genet's ranges (Xia et al., SIGCOMM 2022, section 4.2, and its code).
 
-    Every 1-30 s a rate between the highest and the lowest. The highest is 0.1-100 Mbit/s
-    (log-uniform), the lowest a tenth of it and 0.1 or more. RTT 4-400 ms, queue 0.2-3 BDP, loss
-    to 5% (log-uniform).
+    A rate is drawn every 1-30 s, between the highest and a tenth of it, at least 0.1 Mbit/s. The
+    highest is 0.1-100 Mbit/s (log-uniform). The RTT is 4-400 ms and the queue 0.2-3 BDP. Up to 5%
+    is lost (log-uniform).
     """
     u = draws("genet", split, index, 6)
     highest = between(u[0], 0.1, 100.0)

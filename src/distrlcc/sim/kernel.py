@@ -2,33 +2,33 @@
 
 The specification, which `distrlcc.sim.reference` implements a second time, slowly:
 
-- Time is integer nanoseconds. A packet reaches the queue when it is sent, so its fate is known
+* Time is integer nanoseconds. A packet reaches the queue when it is sent, so its fate is known
   then. Live links are the exception: they have jitter before the queue, a policer, CoDel or PIE,
   and `distrlcc.sim.live_queue` serves them.
-- Every packet is `PACKET_BYTES` long. A rate link serves one in ``ceil(bits / rate)``, work left
-  over at a change of the rate going on at the new rate. A trace link sends one packet at each
+* Every packet is `PACKET_BYTES` long. A rate link serves one in ``ceil(bits / rate)``; at a change
+  of the rate the work left goes on at the new rate. A trace link sends one packet at each
   opportunity strictly after its arrival; the trace wraps.
-- The queue drops an arrival when ``limit`` accepted packets have not departed yet.
-- After the queue, a packet is lost when a hash of (seed, flow, sequence number) says so.
-- Delay and loss are those of the schedule's row in force at the departure. The ACK comes at
+* The queue drops an arrival when ``limit`` accepted packets have not departed yet.
+* After the queue, a packet is lost when a hash of (seed, flow, sequence number) says so.
+* Delay and loss are those of the schedule's row in force at the departure. The ACK comes at
   departure + 2 * delay + the flow's own share, never before the flow's previous ACK.
-- A link may shape ACKs. A receiver that delays them holds one for 40 ms, or until the next packet
+* A link may shape ACKs. A receiver that delays them holds one for 40 ms, or until the next packet
   comes, whose ACK is that of both. It does not hold that of a packet after a gap. An ACK then waits
-  for a time that its jitter's kind says (`distrlcc.sim.acks.wait`), and for the next tick.
-- A link may reorder: a hash of a packet's name says whether its ACK comes later than all that.
+  for its jitter's time (`distrlcc.sim.acks.wait`), and for the next tick.
+* A link may reorder: a hash of a packet's name says whether its ACK comes later than all that.
   ACKs of later packets overtake it, and flows find losses as `distrlcc.sim.reordering` says. On
   other links a sequence number that is skipped by an ACK is lost.
-- A live link's queue may mark packets of flows that take marks (ECN); the packet's ACK says so.
-- A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
+* A live link's queue may mark packets of flows that take marks (ECN); the packet's ACK says so.
+* A flow sends while fewer than ``floor(cwnd)`` packets are in flight: at once, or, when paced, one
   packet each ``floor(1e9 / rate)`` ns.
-- The timer is RFC 6298's, in whole eighths and quarters of a ns, its first sample the path's RTT as
-  the flow starts, which a handshake shows. It runs while packets are in flight, from the newest ACK
-  or a first packet on. When it fires one packet leaves, and its timeout doubles. If an ACK of a
-  packet sent before then comes first, it was spurious: the scheme gets its earlier state back
-  (Eifel, RFC 3522 and 4015).
-- A flow of a size sends while less than that is acknowledged or in flight; it stops when so much is
+* The timer is RFC 6298's, in whole eighths and quarters of a ns. Its first sample is the path's RTT
+  as the flow starts, which a handshake shows. It runs while packets are in flight, from the newest
+  ACK or a first packet on. When it fires one packet leaves, and its timeout doubles.
+* A timeout was spurious if an ACK of a packet sent before it comes first: the scheme gets its
+  earlier state back (Eifel, RFC 3522 and 4015).
+* A flow of a size sends while less than that is acknowledged or in flight; it stops when so much is
   acknowledged.
-- Ties: changes of the schedule, then departures at T, then arrivals at T. A step first fills the
+* Ties: changes of the schedule, then departures at T, then arrivals at T. A step first fills the
   windows, lower flow first. Then come, at each time, ACKs, paced sends, timers and starts, lower
   flow first within each. A step ends before the events at its end.
 

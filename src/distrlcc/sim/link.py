@@ -2,8 +2,8 @@
 
 `TraceLink` has mahimahi's semantics to the byte: `replay` puts a real log's arrivals into it, and
 everything else in the log must match. `RateLink` serves at a rate that follows a schedule. Both
-know no clock; time is an integer in any unit. Three methods drive a link: `next_time` says when to
-call `step`, `step` does what is due then and returns the packets that depart, and `arrive` takes a
+know no clock; time is an integer in any unit. Three methods drive a link. `next_time` says when to
+call `step`. `step` does the work due then and returns the packets that depart. `arrive` takes a
 packet and returns those that are dropped for it.
 
 A mahimahi log has lines ``T + SIZE`` (arrival), ``T # 1504`` (opportunity), ``T - SIZE DELAY``
@@ -186,9 +186,9 @@ class Replay:
 
 
 def read_log(path: Path) -> Log:
-    """Read a log; raises TraceError if it is none of mahimahi's."""
+    """Read a log; raises TraceError if it is not of mahimahi's form."""
     if path.exists() and not path.is_file():
-        raise TraceError(f"{path}: is no regular file; expected a log of mm-link")
+        raise TraceError(f"{path} is not a regular file; expected a log of mm-link")
     with reading(TraceError, f"{path}: cannot be read as a mahimahi log"):
         # Other line ends are part of a command line that stands in the header.
         return _parse_log(path, path.read_bytes().decode("utf-8", "surrogateescape").split("\n"))

@@ -47,7 +47,6 @@ def world_link(split: str, index: int) -> Scenario:
 
 
 def _alone(u: list[float], split: str, index: int) -> Scenario:
-    """Return a scenario of one agent."""
     if u[2] >= 0.45:
         return changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)
     if u[2] < 0.03:
@@ -65,7 +64,6 @@ def _alone(u: list[float], split: str, index: int) -> Scenario:
 
 
 def _disturbed(link: Link, u: list[float]) -> Link:
-    """Let packets and ACKs jitter, and some be lost."""
     if u[11] < 0.35:
         link = with_jitter(link, u[12:15], 0.2, 8.0)
     if link.trace is None and u[15] < 0.2:
@@ -99,7 +97,7 @@ def policed(link: Link, u: list[float]) -> Link:
 
 
 def _anywhere(u: list[float]) -> Link:
-    """2-150 Mbit/s, 8-200 ms; on a third each 0.1-1000 Mbit/s, 2-800 ms; 0.02-0.5 or 0.5-8 BDP."""
+    """Return a link: a third have wider rates, a third wider RTTs, 40% queues under 0.5 BDP."""
     rates = (0.1, 1000.0) if u[3] < 1 / 3 else (2.0, 150.0)
     rtts = (2.0, 800.0) if u[4] < 1 / 3 else (8.0, 200.0)
     return Wide(rates, rtts, (0.02, 0.5) if u[5] < 0.4 else (0.5, 8.0)).link(u)
@@ -131,7 +129,7 @@ def _crowd(agents: int, rivals: int, split: str, index: int) -> Scenario:
 
 
 def many_flows(split: str, index: int) -> Scenario:
-    """4, 16 or 32 agents that start within 2 s, on 20-200 Mbit/s, 10-80 ms, 0.5-2 BDP."""
+    """Return a link of 4, 16 or 32 agents that start within 2 s."""
     u = draws("flows", split, index, 40)
     count = (4, 16, 32)[index % 3]
     rtt = round(between(u[1], 10.0, 80.0), 3)

@@ -3,7 +3,7 @@
 Packets in transit do not count against a limit. CoDel and PIE follow RFC 8289 and RFC 8033;
 mahimahi's two come from early drafts and drop other packets. Times are integers in the link's unit.
 A specification reads ``droptail:packets=100``, in short ``100``, or
-``codel:packets=1000,target=5,interval=100``:
+``codel:packets=1000,target=5,interval=100``.
 
 | kind | parameters (limits: at least one of packets, bytes) |
 |---|---|

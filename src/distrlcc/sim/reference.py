@@ -389,8 +389,9 @@ def best_window(
 ) -> Fraction:
     """Return the oracle's window of a flow for a step from ``now`` to ``end``, packets.
 
-    It is an even share, and one more, of what can depart or pass a policer in the round trip before
-    ``end``. The flows that run in the step share; ``times`` are flows' starts and stops.
+    It is an even share, and one more, of the packets that can depart or pass a policer in the round
+    trip before ``end``. The flows that run in the step share; ``times`` are flows' starts and
+    stops.
     """
     link = scenario.link
     span = 2 * conditions_at(link, now)[0] + round(scenario.flows[number].extra_rtt_ms * 1e6)

@@ -1,6 +1,6 @@
 """A scenario: one bottleneck link, the flows that share it, and for how long.
 
-Declarative and frozen, so that it can be written to TOML and read back::
+Declarative and frozen, so that it can be written to TOML and read back. For instance::
 
     name = "commuter"
     duration_s = 20.0
@@ -123,14 +123,13 @@ class Link:
     queue_bytes: int | None = None
     """Droptail limit in bytes; with both limits the smaller holds, with neither none."""
     aqm: str | None = None
-    """A queue in place of droptail, by `distrlcc.sim.queues`, times in ms. CoDel is
-    ``codel:packets=1000,target=5,interval=100``, PIE
+    """A queue in place of droptail, by `distrlcc.sim.queues`, times in ms. For instance CoDel is
+    ``codel:packets=1000,target=5,interval=100``. PIE is
     ``pie:packets=1000,qdelay_ref=15,max_burst=150``. With ``,ecn=1`` they mark packets. Their
-    limits do not count the packet in service. ``droptail:packets=100,mark=20`` marks what is above
-    20."""
+    limits do not count the packet in service. A droptail as ``droptail:packets=100,mark=20`` marks
+    packets above 20."""
     jitter_ms: float = 0.0
-    """Scale of the time that a packet takes to the queue, ms; none overtakes another, of whatever
-    flow."""
+    """Scale of the time that a packet takes to the queue, ms; no packet overtakes another."""
     jitter_kind: JitterKind = "uniform"
     """One of `JITTERS`."""
     policer_mbps: float | None = None

@@ -1,6 +1,6 @@
-"""Logs of throughput as traces: what was received, interval by interval, is what a link carries.
+"""Logs of throughput as traces: the bytes received in an interval are the link's capacity there.
 
-A sender that filled its link measured the link; of any other the trace is only what it took.
+A sender that filled its link measured the link; any other's trace is only what it took.
 """
 
 import csv
@@ -108,7 +108,7 @@ def _text(data: bytes) -> str:
     """Decode UTF-8, or what a mark or bytes of 0 at the beginning say."""
     text = data.decode(json.detect_encoding(data), "replace")
     if "\0" in text or "\ufffd" in text:
-        raise ValueError("it has bytes of 0 or others that are no text")
+        raise ValueError("it has bytes that are not text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -251,7 +251,7 @@ def read_file(name: str, most: int | None = None) -> bytes:
         path = expanded(name)
         size = path.stat().st_size
         if not path.is_file():
-            what = "a folder" if path.is_dir() else "no regular file"
+            what = "a folder" if path.is_dir() else "not a regular file"
             more = "; 'distrlcc evaluate --suite' takes a folder of traces" * path.is_dir()
             raise TraceError(f"{name}: is {what}; expected a file{more}")
         with path.open("rb") as file:
@@ -259,7 +259,7 @@ def read_file(name: str, most: int | None = None) -> bytes:
             if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 log = "expected a log of throughput as text"
                 remedy = looks_like(head, name)[1] or (_EXPECTED if most is None else log)
-                raise TraceError(f"{name}: is no text; {remedy}")
+                raise TraceError(f"{name}: is not text; {remedy}")
             if most is not None and size > most:
                 raise TraceError(
                     f"{name}: {size / 1e6:.0f} MB is above the limit of {most / 1e6:.0f} MB; "
