@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from distrlcc.errors import TraceError
 from distrlcc.sim.throughput_log import read_throughput
-from distrlcc.sim.trace import constant_times, load_trace, parse_trace
+from distrlcc.sim.trace import constant_times, kept_trace, load_trace, parse_trace
 
 
 def test_a_trace_is_read_in_milliseconds() -> None:
@@ -71,11 +71,22 @@ def test_missing_folder_and_huge_files_are_refused(tmp_path: Path) -> None:
         load_trace(str(tmp_path / "huge"))
 
 
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.up"
+    for text in ("1\n2\n", "1\n3\n", "1\n1\n4\n"):
+        path.write_text(text)
+        assert [t // 10**6 for t in load_trace(str(path)).times_ns] == [*map(int, text.split())]
+    assert load_trace(str(path)) is load_trace(str(path))
+    path.unlink()
+    with pytest.raises(TraceError, match="cannot be read"):
+        load_trace(str(path))
+
+
 def test_generators_are_seeded_and_of_the_rate_asked_for() -> None:
     assert load_trace("poisson:12:3").mean_mbps == pytest.approx(12, rel=0.02)
-    load_trace.cache_clear()
+    kept_trace.cache_clear()
     first = load_trace("cellular:5").times_ns.copy()
-    load_trace.cache_clear()
+    kept_trace.cache_clear()
     assert np.array_equal(first, load_trace("cellular:5").times_ns)
     assert not np.array_equal(first, load_trace("cellular:6").times_ns)
     rates = [load_trace(f"cellular:{k}").mean_mbps for k in range(40)]

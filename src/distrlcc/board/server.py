@@ -52,7 +52,7 @@ from distrlcc.evaluation.contender import (
 from distrlcc.evaluation.scores import shown
 from distrlcc.policy.policy_file import shipped_policies
 from distrlcc.runs.stopper import Stopper
-from distrlcc.sim.trace import generate, load_trace, parse_trace
+from distrlcc.sim.trace import generate, kept_trace, parse_trace
 
 T = TypeVar("T")
 
@@ -283,7 +283,7 @@ class Board:
         self._traces[key] = (name, path)
         while len(self._traces) > _MOST_TRACES:
             self._traces.popitem(last=False)[1][1].unlink(missing_ok=True)
-            load_trace.cache_clear()
+            kept_trace.cache_clear()
         return JSONResponse({"key": key, "name": name, "mbps": trace.mean_mbps})
 
     async def watch(self) -> None:

@@ -231,9 +231,18 @@ def require_memory(name: str, size: float) -> None:
         )
 
 
-@lru_cache(maxsize=4096)
 def load_trace(spec: str) -> Trace:
-    """Read or generate the trace that a name stands for; raises TraceError."""
+    """Read or generate the trace that a name stands for, as its file is now; raises TraceError."""
+    version = None
+    with suppress(OSError, ValueError):  # of a generated one there is no file
+        status = expanded(spec).stat()
+        version = status.st_mtime_ns, status.st_size, status.st_ino
+    return kept_trace(spec, version)
+
+
+@lru_cache(maxsize=4096)
+def kept_trace(spec: str, version: tuple[int, ...] | None) -> Trace:
+    """Return what `load_trace` does, of a file's version."""
     generated = generate(spec)
     if generated is not None:
         return Trace(spec, generated * 1_000_000)
