@@ -14,13 +14,15 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
-from distrlcc.config import from_toml, to_toml
+from distrlcc.config import from_toml, override, to_toml
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import REWARDS, RewardConfig
+from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, PolicyFileError
 from distrlcc.plugins import Registry, is_reference, portable, short
 from distrlcc.policy.quantise import quantise
@@ -29,6 +31,78 @@ from distrlcc.runs.identity import differences, identity
 from tests.policy.random_policies import make_policy
 
 CODE = "def double(x):\n    return 2 * x\n\nFIVE = 5\n"
+
+
+WRITES = """
+import numpy as np
+from distrlcc.env.actions import ACTIONS
+from distrlcc.env.observations import OBSERVATIONS
+from distrlcc.env.rewards import REWARDS
+
+def spoil(*given):
+    for one in given:
+        arrays = [one] if isinstance(one, np.ndarray) else [getattr(one, n) for n in one.__slots__]
+        for array in (a for a in arrays if WRITES and a is not None):
+            array[...] = 1
+
+def reward(stats, link, config):
+    paid = REWARDS["distrlcc"](stats, link, config)
+    spoil(stats, link)
+    return paid
+
+class Observation(type(OBSERVATIONS["aurora"](1))):
+    __init__ = lambda self, n: vars(self).update(vars(OBSERVATIONS["aurora"](n)))
+    def observe(self, stats):
+        seen = super().observe(stats).copy()
+        spoil(stats)
+        return seen
+
+class Action(type(ACTIONS["fine"])):
+    __init__ = lambda self: vars(self).update(vars(ACTIONS["fine"]))
+    def apply(self, actions, cwnd, pacing):
+        chosen = [each.copy() for each in super().apply(actions, cwnd, pacing)]
+        spoil(actions, cwnd, pacing)
+        return tuple(chosen)
+    def label(self, *given):
+        labels = super().label(*given).copy()
+        spoil(*given)
+        return labels
+"""
+
+
+@pytest.mark.parametrize("what", ["reward.name=reward", "observation=Observation", "action=Action"])
+def test_code_that_writes_to_what_it_is_given_changes_no_run(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for writes in (False, True):
+        (tmp_path / f"code{writes}.py").write_text(WRITES.replace("WRITES", str(writes)))
+        key, _, name = what.partition("=")
+        usual = ["guard=0.1", "action_delay_steps=2", "jitter_ms=2", "suites=['beside-cubic']"]
+        config = override(EnvConfig(), [*usual, f"{key}=./code{writes}.py:{name}"])
+        env = LinkVectorEnv(4, config, seed=1, with_parts=True)
+        rows, (_, info) = [], env.reset()
+        for _ in range(60):
+            actions = info["expert_action"].copy()
+            observation, paid, _, _, info = env.step(actions)
+            assert (actions == actions).all()
+            rows.append([observation, paid, actions, *(info[k] for k in ("cwnd", "utilisation"))])
+        found.append(rows)
+    for one, other in zip(*found, strict=True):
+        assert all(map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("given", ["1j * stats.acked", "stats.acked.astype(object)", "None", "0.0"])
+def test_what_are_no_numbers_is_refused_in_a_line(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.py").write_text(f"def paid(stats, link, config):\n    return {given}\n")
+    env = LinkVectorEnv(2, EnvConfig(reward=RewardConfig("./bad.py:paid")))
+    env.reset()
+    with pytest.raises(ConfigError, match="expected an array of shape \\(2,\\) of numbers"):
+        env.step(np.zeros(2, int))
 
 
 @pytest.fixture

@@ -18,12 +18,13 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
 from functools import cached_property
 from importlib.metadata import entry_points
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from distrlcc.errors import ConfigError, printable, reading, unknown_name
 
@@ -137,15 +138,44 @@ def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
 
 
 def shaped(kind: str, name: str, given: Any, *shape: int) -> Any:
-    """Return what a user's code gave, or raise ConfigError if it is no array of this shape."""
-    if getattr(given, "shape", None) != shape:
-        has = f"{given!r:.60}"
-        if hasattr(given, "shape"):
-            has = f"an array of shape {tuple(given.shape)}"
-        raise ConfigError(
-            f"{kind} {short(name)} returned {has}; expected an array of shape {shape}"
-        )
-    return given
+    """Return what a user's code gave; ConfigError: it is no array of numbers of this shape."""
+    has = f"{given!r:.60}"
+    if hasattr(given, "dtype"):
+        if given.shape == shape and given.dtype.kind in "fiub":
+            return given
+        has = f"an array of shape {tuple(given.shape)} of {given.dtype}"
+    raise ConfigError(
+        f"{kind} {short(name)} returned {has}; expected an array of shape {shape} of numbers"
+    )
+
+
+class _Lent:
+    """A user's thing whose functions get copies of arrays: what they write to is theirs alone."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __call__(self, *given: Any) -> Any:
+        found = self._thing(*map(_copied, given))
+        return deepcopy(found) if isinstance(found, dict) else found  # a state goes on to change
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_thing":  # it is being copied
+            raise AttributeError(name)
+        found = getattr(self._thing, name)
+        return _Lent(found) if callable(found) else found
+
+
+def _copied(value: Any) -> Any:
+    if hasattr(value, "copy"):
+        return value.copy()
+    names = getattr(type(value), "__slots__", ())  # of a data class of arrays
+    return type(value)(*(_copied(getattr(value, name)) for name in names)) if names else value
+
+
+def lent(name: str, thing: T) -> T:
+    """Return a thing of ours as it is, and a user's so that it cannot change what it is given."""
+    return cast(T, _Lent(thing)) if is_reference(name) else thing
 
 
 def load(kind: str, reference: str) -> tuple[Any, str]:

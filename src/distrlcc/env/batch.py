@@ -22,7 +22,7 @@ from distrlcc.env.observations import OBSERVATIONS, noise_held
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
 from distrlcc.env.truth import Truth
 from distrlcc.errors import ConfigError
-from distrlcc.plugins import shaped
+from distrlcc.plugins import lent, shaped
 from distrlcc.sim import acks
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import JITTERS, Flow, Link, Scenario
@@ -45,11 +45,11 @@ class AgentBatch(ABC):
     def __init__(self, n: int, config: EnvConfig) -> None:
         """Take how many agents there are, and what they see, do and are paid for."""
         self.config = config
-        self.observations = OBSERVATIONS[config.observation](n)
-        self.actions = ACTIONS[config.action]
+        self.observations = lent(config.observation, OBSERVATIONS[config.observation](n))
+        self.actions = lent(config.action, ACTIONS[config.action])
         if self.actions.kind == "continuous" and self.actions.size != 1:
             raise ConfigError(f"env.action {config.action}: expected a size of 1 where continuous")
-        self._reward = REWARDS[config.reward.name]
+        self._reward = lent(config.reward.name, REWARDS[config.reward.name])
         self.newest = IntervalStats(*np.zeros((len(IntervalStats.names()), n)))
         """Statistics of the newest `step`, ``[N]``."""
         self.newest_view: LinkView  # the links' side of it
