@@ -59,6 +59,7 @@ def ended() -> None:
     ("text", "found"),
     [
         ("one\n\n# two\nme@three 4 # more\n", {"one": 0, "me@three": 4}),
+        ("\ufeffone\r\ntwo\r\n", {"one": 0, "two": 0}),
         ("10.0.0.2\t16\nfe80::1\n", {"10.0.0.2": 16, "fe80::1": 0}),
     ],
 )
@@ -79,6 +80,8 @@ def test_hosts_stand_on_lines(tmp_path: Path, text: str, found: dict[str, int]) 
         "$(id)",
         "a/b",
         "one",
+        *("ONE", "one.", "me@one"),
+        *("two:22", "[::1]:22", "two:4", "@", ":", "a@b@c", "two,three"),
     ],
 )
 def test_a_misspelled_line_is_refused_with_its_number(tmp_path: Path, line: str) -> None:

@@ -21,7 +21,10 @@ from distrlcc.parallel.admission import TOKEN
 
 SSH = "DISTRLCC_SSH"
 """Environment variable with another client, or with options, as in ``ssh -F FILE``."""
-_HOST = re.compile(r"([\w.@:][\w.@:-]*)(?:\s+([1-9]\d{0,3}))?", re.ASCII)
+_HOST = re.compile(
+    r"(?:[\w.][\w.-]*@)?(\w[\w.-]*|[\da-f]*:[\da-f.]*:[\da-f:.]*(?:%\w+)?)(?:\s+([1-9]\d{0,3}))?",
+    re.ASCII | re.I,
+)
 _READY, _LIMITS = "distrlcc: ready", "DISTRLCC_LIMITS"
 _SCRIPT = (
     # Is the program there? Then it waits for the token.
@@ -39,18 +42,22 @@ _SCRIPT = (
 
 def read_hosts(path: str) -> dict[str, int]:
     """Read a file of hosts, each with its number of processes, 0 if none; raises ConfigError."""
-    hosts = dict[str, int]()
+    hosts, machines = dict[str, int](), set[str]()
     with reading(ConfigError, f"cannot read {path}"):
-        lines = Path(path).read_text("utf-8").splitlines()
+        lines = Path(path).read_text("utf-8-sig").splitlines()
     for number, line in enumerate(lines, 1):
         if text := line.partition("#")[0].strip():
             found = _HOST.fullmatch(text)
-            if found is None or found[1] in hosts:
+            # The same machine, whoever logs in there and however its name is written.
+            machine = found[1].casefold().rstrip(".") if found else ""
+            if found is None or machine in machines:
                 raise ConfigError(
                     f"{path}, line {number}: {text!r}: expected a host as SSH knows it, each once, "
-                    "such as user@10.0.0.2, and after a space a number of processes or nothing"
+                    "such as user@10.0.0.2, and after a space a number of processes or nothing (a "
+                    "port stands in SSH's configuration)"
                 )
-            hosts[found[1]] = int(found[2] or 0)
+            machines.add(machine)
+            hosts[text.split()[0]] = int(found[2] or 0)
     if not hosts:
         raise ConfigError(f"{path} names no host: expected one on each line, without this machine")
     return hosts
