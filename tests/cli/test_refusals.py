@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -308,7 +310,7 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
 
 NODES = {
     "nodes = [[0": "cannot be read as TOML (Unclosed array",
-    "nodes = [[0]] # \xff": "cannot be read as TOML ('utf-8' codec",
+    "nodes = [[0]] # \xff": "cannot be read as TOML (it is no text in UTF-8",
     "": "expected nodes = [[0, 1], [2]]",
     "nodes = 3": "expected nodes = [[0, 1], [2]]",
     "[nodes]\na = [[0]]": "expected nodes = [[0, 1], [2]]",
@@ -413,3 +415,19 @@ def test_printing_the_configuration(capfd: pytest.CaptureFixture[str]) -> None:
     _stored("d")
     assert main(["imitate", "d", "--print-config"]) == 0
     assert "[imitation]" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "says"),
+    [
+        ("NUMBA_NUM_THREADS=-1", "evaluate cubic --links 1", "Numba cannot start (Number of"),
+        ("MPLBACKEND=none", "plot none.json --out a.pdf", "MPLBACKEND in the environment: Key"),
+    ],
+)
+def test_a_librarys_variable_that_it_cannot_read(variable: str, words: str, says: str) -> None:
+    name, _, value = variable.partition("=")
+    command = [sys.executable, "-m", "distrlcc", *words.split()]
+    environment = os.environ | {name: value}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"distrlcc: error: {says}")

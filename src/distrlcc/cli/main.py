@@ -106,6 +106,8 @@ def _known(error: BaseException) -> str:
         return printable(f"{place}{error.strerror or error}")
     if isinstance(error, ValueError) and "null byte" in str(error):
         return "a path holds a null byte; expected a file name"
+    if isinstance(error, ValueError) and str(error).startswith("Key backend:"):
+        return printable(f"MPLBACKEND in the environment: {error}")
     return ""
 
 

@@ -17,8 +17,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numba
-from numba.core.caching import UserProvidedCacheLocator
+from distrlcc.errors import ConfigError, reading
+
+with reading(ConfigError, "Numba cannot start", "; see its environment variables, NUMBA_…"):
+    import numba
+    from numba.core.caching import UserProvidedCacheLocator
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _UNUSED_S = 30 * 86400.0  # age of a folder that is removed, s since a process began with it
