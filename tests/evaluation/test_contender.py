@@ -56,7 +56,8 @@ def test_the_file_says_what_it_takes(policy: Path, tmp_path: Path) -> None:
     assert plain.options == {}
     assert spec.observation_size == plain.observation_size + 1
     weights = {"delay_weights": "0.1 1"}
-    bad = ({"preference": "2"} | weights, {"preference": "0.5"}, {"preference": "x"} | weights)
+    bad = [{"preference": "2"} | weights, {"preference": "0.5"}, {"preference": "x"} | weights]
+    bad += [weights, {"ewma": "0.125"}, spec.options | {"ewma": "0.125"}]  # of another distrlcc
     for options in bad:
         with pytest.raises(ConfigError, match="options"):
             replace(spec, options=options)

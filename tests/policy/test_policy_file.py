@@ -186,7 +186,12 @@ def _spec(values: dict[str, Any]) -> PolicySpec:
 
 
 def test_json_round_trip_and_layers() -> None:
-    spec = make_spec(kind="lstm", hidden=(16, 8), interval_rtts=1.0, options={"ewma": "0.125"})
+    spec = make_spec(
+        kind="lstm",
+        hidden=(16, 8),
+        interval_rtts=1.0,
+        options={"preference": "0.5", "delay_weights": "0.1 1"},
+    )
     assert _spec(json.loads(json.dumps(asdict(spec)))) == spec
     assert (spec.dense, spec.state_size) == ((16,), 8)
     assert (make_spec().dense, make_spec().state_size) == ((16, 8), 0)

@@ -7,6 +7,7 @@ from distrlcc.control import windows
 from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS, noise_held
+from distrlcc.plugins import lent
 from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
 from distrlcc.types import NANOSECONDS, Ack, IntervalStats
 
@@ -29,8 +30,8 @@ class PolicyController:
         spec = policy.spec
         self._least_step = round(spec.step_ms * 1e6)
         self._interval_rtts = spec.interval_rtts or 0.0
-        self._observations = OBSERVATIONS[spec.observation](1)
-        self._actions = ACTIONS[spec.action]
+        self._observations = lent(spec.observation, OBSERVATIONS[spec.observation](1))
+        self._actions = lent(spec.action, ACTIONS[spec.action])
         held = 0.0 if always else noise_held(spec.observation)
         self._windows = WindowControl(1, spec.pacing, spec.guard, held)
         self._preference = np.array([[] if preference is None else [preference]], float)

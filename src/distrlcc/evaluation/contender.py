@@ -12,7 +12,7 @@ from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.controller import PolicyController
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.errors import ConfigError, PolicyFileError, unknown_name
+from distrlcc.errors import ConfigError, PolicyFileError, reading, unknown_name
 from distrlcc.evaluation.scores import DISPLAY_NAMES
 from distrlcc.net.kernel.tcp import KernelControl
 from distrlcc.net.kernel.tcp_flow import kernel_controls
@@ -220,7 +220,8 @@ def contender_from_file(path: str, prefer: float | None = None) -> Contender:
 
 def _check_spaces(path: str, policy: NumpyPolicy) -> None:
     spec = policy.spec
-    batch = LinkBatch(1, Contender("", policy).env_config())
+    with reading(PolicyFileError, f"{path}: what it says of itself does not fit"):
+        batch = LinkBatch(1, Contender("", policy).env_config())
     actions, seen = batch.actions, batch.observation_size
     for what, has, expected in (
         (f"kind of action {spec.action!r}", spec.action_kind, actions.kind),

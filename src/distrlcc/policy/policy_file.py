@@ -101,7 +101,9 @@ def _checksum(text: str, arrays: Mapping[str, NDArray[np.float32]]) -> str:
 
 def _read(source: Path) -> tuple[dict[str, str], dict[str, NDArray[np.float32]]]:
     if not os.path.isfile(source):  # never raises, whatever the name
-        raise PolicyFileError(f"no policy file at {source}; check the path")
+        runs = source.name == RUN_POLICY and os.path.isfile(source.with_name("config.toml"))
+        what = "the run writes it once it has scored links" if runs else "check the path"
+        raise PolicyFileError(f"no policy file at {source}; {what}")
     if not os.access(source, os.R_OK):
         raise PolicyFileError(f"{source}: permission denied")
     found = f"{source} ({source.stat().st_size} bytes) is truncated or not a policy file"

@@ -99,16 +99,18 @@ class PolicySpec:
             if not is_pinned(name):
                 raise ConfigError(f"{name!r} lacks the hash of its source: expected {name}@HASH")
         check_fields(self, "step_ms interval_rtts", 0, above=True)
-        try:
-            fits = self.preference is None or (
-                0.0 <= self.preference <= 1.0 and len(self.delay_weights) == 2
+        try:  # another option may change what a policy is
+            fits = not self.options or (
+                self.options.keys() == {PREFERENCE, DELAY_WEIGHTS}
+                and 0.0 <= float(self.options[PREFERENCE]) <= 1.0
+                and len(self.delay_weights) == 2
             )
         except ValueError:
             fits = False
         if not fits:
             raise ConfigError(
                 f"options {self.options!r}: expected {PREFERENCE} of 0 to 1 and {DELAY_WEIGHTS} "
-                "as in '0.05 5.0'"
+                "as in '0.05 5.0', or none"
             )
 
     @property
