@@ -78,7 +78,7 @@ def from_toml(
 def read_toml(path: str | Path, remedy: str = "") -> dict[str, Any]:
     """Read a file of TOML, or raise a ConfigError that ends with ``remedy``."""
     with reading(ConfigError, f"{path}: cannot be read as TOML", remedy):
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
 
 
 def from_dict(cls: type[C], data: dict[str, Any], *, source: str) -> C:
@@ -97,7 +97,8 @@ def override(config: C, assignments: Sequence[str], *, strict: bool = True) -> C
     ``assignments`` are ``"dotted.key=value"`` each. The value is TOML (``3e-4``, ``true``, ``[64,
     64]``); a bare word is a string and ``none`` is None where that is allowed. A field with
     `RESETS` puts that neighbour back to its default, unless it is given, too. With ``strict`` a
-    key that has no effect, as `hidden` says, is refused.
+    key that has no effect is refused: as `hidden` says, or a method ``idle`` of the configuration,
+    which returns why by key or section.
     """
     data = _plain(config)
     pairs = [tuple(map(str.strip, each.partition("="))) for each in assignments]
@@ -107,7 +108,11 @@ def override(config: C, assignments: Sequence[str], *, strict: bool = True) -> C
             raise ConfigError(f"bad setting {assignment!r}: expected key=value, as in seed=7")
         _assign(type(config), data, key, text, given)
     changed = _build(type(config), data, prefix="")
+    idle: dict[str, str] = changed.idle() if hasattr(changed, "idle") else {}
     for key in sorted(given) if strict else ():
+        for idle_key, why in idle.items():
+            if f"{key}.".startswith(f"{idle_key}."):
+                raise ConfigError(f"{key} has no effect, {why}; leave it out")
         place, dot, name = key.rpartition(".")
         section = attrgetter(place)(changed) if place else changed
         check_read(section, name, prefix=place + dot)
@@ -133,6 +138,24 @@ def check_read(config: DataclassInstance, name: str, *, prefix: str = "") -> Non
                 f"{prefix}{name} has no effect while {prefix}{other} is {value!r:.60}: {remedy}, "
                 f"too, or leave {prefix}{name} out"
             )
+
+
+def told(value: Any) -> Any:
+    """Return a configuration's fields that are not as by default, as pairs, in their order."""
+    if is_dataclass(value):
+        pairs = [(field, getattr(value, field.name)) for field in fields(value)]
+        return [(field.name, told(item)) for field, item in pairs if item != _default(field)]
+    return [told(item) for item in value] if isinstance(value, tuple) else value
+
+
+def check_shown(config: DataclassInstance, prefix: str = "") -> None:
+    """Raise a ConfigError if a neighbour hides a field that is not as by default; see `hidden`."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value) and not isinstance(value, type):
+            check_shown(value, f"{prefix}{field.name}.")
+        elif value != _default(field):
+            check_read(config, field.name, prefix=prefix)
 
 
 def toml_differences(a: str, b: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.compare import KEYS, compare_links
+from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.report import ReportInfo, write_report
-from tests.evaluation.made import make_scores
+from distrlcc.evaluation.runner import digest, evaluate
+from distrlcc.sim.scenario import Link, Scenario
+from tests.evaluation.made import failed_on, make_scores
 
 INFO = ReportInfo("random", "distrlcc evaluate", {})
+SCENARIO = Scenario("x", Link(12.0))
 
 
 def _links(power: np.ndarray) -> dict[str, dict[str, float]]:
@@ -87,15 +92,76 @@ def test_the_command_compares_reports(tmp_path: Path, capsys: pytest.CaptureFixt
         write_report(tmp_path / name, [make_scores(s, 30, 1) for s in schemes], [], INFO)
     new, old = (str(tmp_path / name / "summary.json") for name in ("new", "old"))
     out = tmp_path / "c.json"
-    assert main(["compare", new, f"{old}:cubic", str(tmp_path / "old"), "--json", str(out)]) == 0
+    vegas = f"{tmp_path / 'old'}:vegas"
+    assert main(["compare", new, f"{old}:cubic", vegas, "--json", str(out)]) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert last.startswith("quickstart is better than cubic in power (+")
     assert json.loads(out.read_text())["sentence"] == last
     for words, said in (
         ([new], "two or more"),
         ([new, f"{old}:bbr"], "unknown scheme of"),
+        ([new, str(tmp_path / "old")], f"has no policy: say which of {tmp_path / 'old'}:vegas, "),
         ([new, "cubic"], "is a report and cubic is none"),
         ([new, str(tmp_path / "none.json")], "is no summary"),
     ):
         assert main(["compare", *words]) == 2
         assert said in capsys.readouterr().err, words
+
+
+LINKS: dict[str, Any] = {
+    "link.rate_mbps": 24.0,
+    "link.delay_ms": 21.0,
+    "link.loss": 0.01,
+    "link.queue_packets": 41,
+    "link.changes": [{"at_s": 1.0, "rate_mbps": 3.0}],
+    "flows": [{"scheme": "agent"}, {"scheme": "cubic"}],
+    "duration_s": 2.5,
+    "seed": 3,
+}
+"""What differs between two links of one name."""
+
+
+def _reported(folder: Path, link: Link, **more: Any) -> str:
+    scenario = Scenario("x", link, **({"duration_s": 2.0} | more))
+    scores, _ = evaluate(Contender("cubic"), [scenario])
+    write_report(folder, [scores], [], INFO)
+    return f"{folder}:cubic"
+
+
+def test_links_of_one_name_that_differ_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = {"rate_mbps": 12.0, "queue_packets": 40}
+    one = _reported(tmp_path / "one", Link(**usual))
+    assert main(["compare", one, _reported(tmp_path / "same", Link(**usual))]) == 0
+    for number, (place, value) in enumerate(LINKS.items()):
+        link, key = ({}, {place: value}) if place[:5] != "link." else ({place[5:]: value}, {})
+        other = _reported(tmp_path / str(number), Link(**usual | link), **key)
+        capsys.readouterr()
+        assert main(["compare", one, other]) == 2, place
+        assert "x is not the same link, or world, in" in capsys.readouterr().err
+    # A trace's file may be called, and lie, as it likes.
+    for name, text in (("a", "1\n2\n"), ("b", "1\n2\n"), ("c", "1\n3\n")):
+        (tmp_path / f"{name}.up").write_text(text)
+    traces = [_reported(tmp_path / n, Link(trace=str(tmp_path / f"{n}.up"))) for n in "abc"]
+    assert main(["compare", *traces[:2]]) == 0
+    assert main(["compare", *traces[1:]]) == 2
+    # Other packets, and a report of before.
+    assert digest(SCENARIO) != digest(SCENARIO, "real packets None")
+    summary = tmp_path / "same" / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"digests": {}}))
+    capsys.readouterr()
+    assert main(["compare", one, f"{summary}:cubic"]) == 0
+    assert "does not tell whether its links are the same" in capsys.readouterr().err
+
+
+def test_what_is_left_out_of_a_comparison_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = make_scores("quickstart", 8, 1)
+    write_report(tmp_path / "void", [failed_on(scores, 1, 2)], [], INFO)
+    write_report(tmp_path / "whole", [make_scores("cubic", 9, 1)], [], INFO)
+    assert main(["compare", str(tmp_path / "void"), f"{tmp_path / 'whole'}:cubic"]) == 0
+    said = capsys.readouterr()
+    assert "quickstart: 2 of 8 runs do not count" in said.err
+    assert "of 9: the rest is not of both" in said.out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
+from distrlcc.errors import ConfigError
 from distrlcc.evaluation.published import by_links, read
 from distrlcc.evaluation.scores import metric
 from distrlcc.library import evaluate, report
@@ -43,6 +46,68 @@ def test_each_kind_is_drawn_with_its_numbers(
         assert shown == pytest.approx(powers)
     else:
         assert np.array([row[1:] for row in rows], float).shape[1] == len(head) - 1
+
+
+def _places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where tables are, one of each kind: of a table or list of alike ones the first."""
+    if isinstance(data, dict):
+        yield path
+        alike = path[-1:] in [("schemes",), ("scenarios",), ("overall",), ("metrics",)]
+        for key in list(data)[:1] if alike else data:
+            yield from _places(data[key], (*path, key))
+    elif isinstance(data, list) and data:
+        yield from _places(data[0], (*path, 0))
+
+
+def _at(data: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        data = data[key]
+    return data
+
+
+def test_no_key_of_a_report_is_dropped_or_read_twice(summary: Path, tmp_path: Path) -> None:
+    """Each key of each kind of table, misspelled, and twice."""
+    text = summary.read_text()
+    by_name = {("schemes",), ("metrics",), ("digests",)}  # whose keys are names
+    tried = 0
+    for path in _places(json.loads(text)):
+        if path[-1:] in by_name | {("scenarios",), ("overall",)} or path[:1] == ("metrics",):
+            continue
+        for key in _at(json.loads(text), path):
+            if isinstance(key, str) and not (key in ("low", "high") and "overall" not in path):
+                data = json.loads(text)
+                table = _at(data, path)
+                table[f"{key}x"] = table.pop(key)
+                (tmp_path / "s.json").write_text(json.dumps(data))
+                with pytest.raises(ConfigError, match="is no summary of an evaluation"):
+                    read(tmp_path / "s.json")
+                tried += 1
+    assert tried > 30
+    twice = text.replace('"seeds": 1', '"seeds": 1, "seeds": 2', 1)
+    assert twice != text
+    (tmp_path / "s.json").write_text(twice)
+    with pytest.raises(ConfigError, match="key 'seeds' is there twice"):
+        read(tmp_path / "s.json")
+
+
+def test_a_report_of_another_version_is_refused(summary: Path, tmp_path: Path) -> None:
+    for change in ({"version": 2}, {"format": "distrlcc-fairness"}):
+        (tmp_path / "s.json").write_text(json.dumps(json.loads(summary.read_text()) | change))
+        with pytest.raises(ConfigError, match="this distrlcc reads version 1 of distrlcc-summary"):
+            read(tmp_path / "s.json")
+    data = json.loads(summary.read_text())
+    data["series"][0]["edges_s"].reverse()
+    (tmp_path / "s.json").write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match="edges_s do not increase"):
+        read(tmp_path / "s.json")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-0.5", "1e999", '"0.5"', "true"])
+def test_a_score_that_is_none_is_refused(summary: Path, tmp_path: Path, value: str) -> None:
+    text = re.sub(r'"mean": [0-9.e-]+', f'"mean": {value}', summary.read_text(), count=1)
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(ConfigError, match="is no summary of an evaluation"):
+        read(tmp_path / "s.json")
 
 
 def test_what_was_written_is_read_again(summary: Path) -> None:

@@ -2,13 +2,13 @@
 
 distrlcc compare one bbr cubic
 distrlcc compare runs/new runs/old --suite cellular --links 64
-distrlcc compare report/summary.json other/summary.json:bbr       (a scheme of a report)
+distrlcc compare report other/summary.json:bbr                    (a scheme of a report)
 
 The first is compared with each other one: the difference of each link, its mean with a 95%
 interval, Wilcoxon's test, and the links on which it is most ahead and most behind.
 
 Flags:
-    senders* SENDER  policies, runs, schemes, or reports' summary.json, with :SCHEME for one scheme
+    senders* SENDER  policies, runs, schemes, or reports, with :SCHEME for one of several
     --suite NAME =random  links of senders that are no reports
     --links N {1..} =64  at most N of them
     --seeds N {1..} =1  runs of each
@@ -16,23 +16,25 @@ Flags:
 """
 
 import os
+import re
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
 
-from distrlcc.cli.output import Countdown, console, counted, emit_json
+from distrlcc.cli.output import Countdown, console, counted, emit_json, note
 from distrlcc.errors import ConfigError, once, printable, unknown_name
 from distrlcc.evaluation.contender import Contender, contender_named
 from distrlcc.evaluation.runner import check_scenario, evaluate
 from distrlcc.evaluation.scores import shown
-from distrlcc.evaluation.summary import SchemeSummary, summarise
+from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, void_note
 from distrlcc.extras import require
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import load_suite
 
 Values = Mapping[str, Mapping[str, float]]
+Report = tuple[Summary, SchemeSummary]  # and the one of it that is compared
 
 
 def run(args: Namespace) -> int:
@@ -54,15 +56,22 @@ def run(args: Namespace) -> int:
             f"{next(iter(reports))} is a report, but {next(iter(contenders))} is not: evaluate "
             "both first, or compare two of a kind"
         )
-    values = {name: _by_links(one) for name, one in reports.items()}
-    values |= _measured(contenders, scenarios, args.seeds)
-    labels = _labels(reports, contenders)
+    _check_links({name: summary for name, (summary, _) in reports.items()})
+    reports |= _measured(contenders, scenarios, args.seeds)
+    values = {name: _by_links(one) for name, (_, one) in reports.items()}
+    for summary, mine in reports.values():
+        if void := [run for run in summary.void if run.scheme == mine.scheme]:
+            note(f"distrlcc: {void_note(void, len(summary.links) * summary.seeds)}")
+    labels = _labels({name: one.scheme for name, (_, one) in reports.items()})
     found = compare_links({labels[name]: values[name] for name in names})
     # A table for each other one.
     out = console(args.json)
     for other in dict.fromkeys(row.other for row in found.rows):
         rows = [row for row in found.rows if row.other == other]
-        title = f"{shown(found.first)} less {shown(other)}, on {rows[0].links} links"
+        both = (values[name] for name in names if labels[name] in (found.first, other))
+        of = len({link for each in both for link in each})
+        on = f"{rows[0].links} links" + f" of {of}: the rest is not of both" * (of > rows[0].links)
+        title = f"{shown(found.first)} less {shown(other)}, on {on}"
         table = Table(title=printable(title), title_justify="left", title_style="", box=None)
         for head in ("", "difference", "95% interval", "p", "ahead", "behind", "within 1%"):
             table.add_column(head, justify="right" if head else "left")
@@ -84,22 +93,40 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _report(name: str) -> SchemeSummary | None:
-    """Return the scheme of a report that a name stands for; None: it is no report."""
-    path, _, scheme = name.partition(".json:")
-    path = f"{path}.json" if scheme else name
+def _report(name: str) -> Report | None:
+    """Return the report, and the scheme of it, that a name stands for; None: it is no report."""
+    parted = re.fullmatch(r"(.*?\.json|[^:]*):(.+)", name)
+    path, scheme = parted.groups() if parted else (name, "")
     if not (path.endswith(".json") or os.path.isfile(os.path.join(path, "summary.json"))):
         return None
     require("matplotlib")
     from distrlcc.evaluation.published import read
 
-    place = Path(path)
-    summary, _ = read(place / "summary.json" if place.is_dir() else place)
+    summary, _ = read(Path(path))
     known = {one.scheme: one for one in summary.schemes}
     if scheme and scheme not in known:
         raise unknown_name(f"scheme of {path}", scheme, known)
-    learned = [one for one in summary.schemes if one.learned] or list(summary.schemes)
-    return known[scheme] if scheme else learned[0]
+    policies = [one.scheme for one in summary.schemes if one.learned]
+    if not scheme and len(policies) != 1:
+        has = f"{len(policies)} policies" if policies else "no policy"
+        says = ", ".join(f"{path}:{each}" for each in policies or known)
+        raise ConfigError(f"{path} has {has}: say which of {says}")
+    return summary, known[scheme or policies[0]]
+
+
+def _check_links(reports: Mapping[str, Summary]) -> None:
+    """Raise ConfigError if links of one name differ; say so where a report does not tell."""
+    known: dict[str, tuple[str, str]] = {}
+    for name, summary in reports.items():
+        if not summary.digests:
+            note(f"distrlcc: {name} is older, and does not tell whether its links are the same")
+        for link, digest in summary.digests.items():
+            other, theirs = known.setdefault(link, (name, digest))
+            if digest != theirs:
+                raise ConfigError(
+                    f"{link} is not the same link, or world, in {other} and in {name}; compare "
+                    "what was measured on one suite"
+                )
 
 
 def _by_links(one: SchemeSummary) -> Values:
@@ -111,20 +138,17 @@ def _by_links(one: SchemeSummary) -> Values:
 
 def _measured(
     contenders: Mapping[str, Contender], scenarios: list[Scenario], seeds: int
-) -> dict[str, Values]:
+) -> dict[str, Report]:
     found = {}
     countdown = Countdown(list(contenders), lambda name: f"{name} on {counted(scenarios)}")
     for name in countdown:
         scores, _ = evaluate(contenders[name], scenarios, seeds=seeds, show=countdown)
-        found[name] = _by_links(summarise([scores]).schemes[0])
+        summary = summarise([scores])
+        found[name] = summary, summary.schemes[0]
     return found
 
 
-def _labels(
-    reports: Mapping[str, SchemeSummary], contenders: Mapping[str, Contender]
-) -> dict[str, str]:
+def _labels(short: Mapping[str, str]) -> dict[str, str]:
     """Return what each is called: its scheme or policy, or where two are the same as given."""
-    short = {name: one.scheme for name, one in reports.items()}
-    short |= {name: one.name for name, one in contenders.items()}
     plain = list(short.values())
     return {name: one if plain.count(one) == 1 else name for name, one in short.items()}

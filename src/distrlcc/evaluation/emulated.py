@@ -28,7 +28,7 @@ from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, DistrlccError, LinkError, OutputError
 from distrlcc.evaluation.contender import Contender, rival
 from distrlcc.evaluation.flow_log import link_series, read_flow_log, read_sender_log, score_log
-from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, reseed
+from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, digest, reseed
 from distrlcc.evaluation.scores import (
     COUNTED,
     METRICS,
@@ -367,4 +367,6 @@ def evaluate_emulated(
                 reasons[place, seed] = reason
     # What was measured; a run that failed has no figures.
     links = tuple(scenario.name for scenario in scenarios)
-    return SchemeScores(contender.name, links, columns, contender.learned, reasons), series
+    digests = tuple(digest(scenario, f"real packets {others}") for scenario in scenarios)
+    scores = SchemeScores(contender.name, links, columns, contender.learned, reasons, digests)
+    return scores, series

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from matplotlib.figure import Figure
 
-from distrlcc.errors import ConfigError, reading
+from distrlcc.errors import ConfigError, reading, unknown_name
 from distrlcc.evaluation.figures import STYLE, panels
 from distrlcc.evaluation.looks import INK, looks
 from distrlcc.evaluation.plots import legend, scatter, time_series
@@ -27,7 +27,14 @@ from distrlcc.evaluation.scores import (
     metric,
     shown,
 )
-from distrlcc.evaluation.summary import MeanInterval, SchemeSummary, Summary, figure
+from distrlcc.evaluation.summary import (
+    FORMAT,
+    VERSION,
+    MeanInterval,
+    SchemeSummary,
+    Summary,
+    figure,
+)
 from distrlcc.types import FloatArray
 
 
@@ -48,13 +55,23 @@ class _LeftOut:
 @dataclass(frozen=True)
 class _File:
     format: str
+    version: int
     seeds: int
     common_scenarios: int
     schemes: dict[str, _Scheme]
     without_runs: list[str]
     left_out_scenarios: list[_LeftOut] = field(default_factory=list)
     void_runs: list[VoidRun] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
     series: list[Series] = field(default_factory=list)
+    # What is for others, or of what --json writes.
+    links: Any = None
+    metrics: Any = None
+    ranking: Any = None
+    confidence: Any = None
+    flows: Any = None
+    failed_flows: Any = None
+    programs: Any = None
 
 
 def series_json(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -70,11 +87,13 @@ _ARRAYS = ("edges_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_
 
 
 def read(path: Path) -> tuple[Summary, list[Series]]:
-    """Read a report's summary.json: the means, and the links that it draws over time."""
+    """Read a report, by its folder or summary.json: means, and links that are drawn over time."""
+    path = path / "summary.json" if path.is_dir() else path
     remedy = "; expected the summary.json of 'distrlcc evaluate --out'"
     with reading(ConfigError, f"{path} is no summary of an evaluation", remedy):
-        data = json.loads(path.read_bytes(), object_hook=_defined)
+        data = json.loads(path.read_bytes(), object_pairs_hook=_defined, parse_constant=_refuse)
         file = msgspec.convert(data, _File, dec_hook=_floats)
+        _check_keys(data, msgspec.to_builtins(file, enc_hook=np.ndarray.tolist))
         _check(file)
     schemes = tuple(
         SchemeSummary(name, one.learned, one.overall, one.scenarios, one.failed_runs)
@@ -84,21 +103,36 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
     without, void = tuple(file.without_runs), tuple(file.void_runs)
     left_out = {one.scenario: one.schemes for one in file.left_out_scenarios}
     metrics = METRICS + tuple(m for m in SENDER_METRICS if m.key in schemes[0].overall)
-    common = file.common_scenarios
-    summary = Summary(schemes, links, file.seeds, common, left_out, without, metrics, void)
+    counts = file.common_scenarios, left_out, without
+    summary = Summary(schemes, links, file.seeds, *counts, metrics, void, file.digests)
     return summary, file.series
 
 
+def _check_keys(given: Any, read: Any) -> None:
+    """Raise a `ValueError` at a key that nothing was read from."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        for key, value in given.items():
+            if key not in read:
+                raise ValueError(str(unknown_name("key", key, read)))
+            _check_keys(value, read[key])
+    elif isinstance(given, list) and given and isinstance(given[0], dict):
+        for one, other in zip(given, read, strict=True):
+            _check_keys(one, other)
+
+
 def _check(file: _File) -> None:
-    if file.format != "distrlcc-summary" or not file.schemes:
-        raise ValueError(f"format {file.format!r}, {len(file.schemes)} schemes")
+    """Raise a `ValueError` where something is missing, or of another length than it must be."""
+    if (file.format, file.version) != (FORMAT, VERSION) or not file.schemes:
+        said = f"format {file.format!r} version {file.version}, {len(file.schemes)} schemes"
+        raise ValueError(f"{said}; this distrlcc reads version {VERSION} of {FORMAT}")
     links = [list(scheme.scenarios) for scheme in file.schemes.values()]
     if any(each != links[0] for each in links):
         raise ValueError("its schemes have different scenarios")
     for name, scheme in file.schemes.items():
         for values in (scheme.overall, *scheme.scenarios.values()):
-            if lacking := {m.key for m in METRICS} - set(values):
-                raise ValueError(f"{name} has no {min(lacking)}")
+            has = {key for key, v in values.items() if not (v.mean < 0 or math.isinf(v.mean))}
+            if lacking := {m.key for m in METRICS} - has:
+                raise ValueError(f"{name} has no {min(lacking)} of 0 or more")
     for one in file.series:
         if one.scheme not in file.schemes:
             raise ValueError(f"series {one.link!r} is of {one.scheme!r}, a scheme that is not here")
@@ -106,11 +140,22 @@ def _check(file: _File) -> None:
             buckets, edge = len(getattr(one, name)), name == "edges_s"
             if buckets != len(one.rate_mbps) + edge or not len(one.rate_mbps):
                 raise ValueError(f"series {one.link!r}: {name} has {buckets} values")
+        if not (np.diff(one.edges_s) > 0).all():
+            raise ValueError(f"series {one.link!r}: edges_s do not increase")
 
 
-def _defined(found: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of JSON, of which null is NaN."""
-    return {key: math.nan if value is None else value for key, value in found.items()}
+def _defined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, of which null is NaN; raise `ValueError` at a key that is twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r} is there twice")
+        found[key] = math.nan if value is None else value
+    return found
+
+
+def _refuse(number: str) -> None:
+    raise ValueError(f"{number} is no number of JSON")
 
 
 def _floats(_: type, values: object) -> FloatArray:

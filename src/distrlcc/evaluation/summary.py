@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ _WIDE = 130  # columns of a terminal from which on an interval stands beside its
 _MOST_NAMES = 10  # links that a sentence names
 _MOST_GUARDED = 0.1  # share of the time in the guard's hold that a sentence tells of
 ORACLE = "oracle"  # it knows the link, and is no rival
+FORMAT, VERSION = "distrlcc-summary", 1  # of the JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class Summary:
     without_runs: tuple[str, ...]  # schemes of which no run counts: they are not ranked
     metrics: tuple[Metric, ...]  # what was measured
     void: tuple[VoidRun, ...] = ()  # runs that do not count
+    digests: dict[str, str] = field(default_factory=dict)  # of links; empty: unknown
 
     @property
     def has_intervals(self) -> bool:
@@ -272,7 +274,9 @@ def summarise(scores: Sequence[SchemeScores]) -> Summary:
 
     ranked, seeds = tuple(sorted(found, key=rank)), first.ran.shape[1]
     void = tuple(run for one in scores for run in one.void())
-    return Summary(ranked, links, seeds, int(common.sum()), left_out, without, metrics, void)
+    digests = dict(zip(links, first.digests, strict=False))
+    counts = int(common.sum()), left_out, without
+    return Summary(ranked, links, seeds, *counts, metrics, void, digests)
 
 
 def to_json(summary: Summary) -> dict[str, Any]:
@@ -285,8 +289,8 @@ def to_json(summary: Summary) -> dict[str, Any]:
         schemes[s.scheme] = {**told, "overall": overall, "scenarios": links}
     left_out = [{"scenario": k, "schemes": list(v)} for k, v in summary.left_out.items()]
     return {
-        "format": "distrlcc-summary",
-        "version": 1,
+        "format": FORMAT,
+        "version": VERSION,
         "confidence": CONFIDENCE,
         "links": len(summary.links),
         "seeds": summary.seeds,
@@ -296,6 +300,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
         "left_out_scenarios": left_out,
         "without_runs": list(summary.without_runs),
         "void_runs": [asdict(run) for run in summary.void],
+        "digests": summary.digests,
         "schemes": schemes,
     }
 
