@@ -6,8 +6,10 @@ import json
 import re
 from argparse import _AppendAction
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -27,7 +29,7 @@ from distrlcc.env.rewards import RewardConfig
 from distrlcc.errors import ConfigError, DatasetError, DistrlccError, listed
 from distrlcc.policy.policy_file import _Header
 from distrlcc.policy.spec import PolicySpec
-from distrlcc.recipes.registry import recipe
+from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.recipes.reproduction import SeedRun
 from distrlcc.recipes.result_row import ResultRow, read_result
 from distrlcc.runs.run_config import ImitateConfig
@@ -465,11 +467,50 @@ def test_a_key_that_another_one_hides_is_refused() -> None:
         # A file has all keys, and says of none that it was meant to have an effect.
         hidden = config.override(cls(), settings[:-1])
         assert config.from_toml(cls, config.to_toml(hidden)) == hidden
+        config.check_shown(hidden)
+        for value in ("linear", *(made(field.default) for made in (_more, _half))):
+            with suppress(ConfigError):
+                hidden = replace(hidden, **{field.name: value})
+        with pytest.raises(ConfigError, match=f"^{field.name} has no effect while"):
+            config.check_shown(hidden)
     with pytest.raises(ConfigError, match=r"set ppo\.lr_schedule=none, too, or leave ppo.lr out"):
         config.override(recipe("aurora"), ["ppo.lr=1e-4"])
     assert config.override(recipe("aurora"), ["ppo.lr=1e-4", "ppo.lr_schedule=none"]).ppo.lr == 1e-4
     with pytest.raises(ConfigError, match=r"reward.loss_weight has no effect while reward.name"):
         distrlcc.make_vec(1, reward={"name": "aurora", "loss_weight": 3.0})
+    with pytest.raises(ConfigError, match=r"reward.loss_weight has no effect while reward.name"):
+        distrlcc.make_env(reward=RewardConfig("aurora", loss_weight=3.0))
+
+
+def _more(value: Any) -> Any:
+    return value + 1 if isinstance(value, int | float) else value
+
+
+def _half(value: Any) -> Any:
+    return value / 2 if isinstance(value, float) else value
+
+
+def test_no_recipe_has_a_key_that_another_one_hides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in RECIPES:
+        recipe(name)
+    path = tmp_path / "mine.toml"
+    path.write_text('recipe = "mine"\nenv.reward = {name = "aurora", loss_weight = 3}\nppo = {}')
+    assert main(["train", str(path), "--print-config"]) == 2
+    assert "env.reward.loss_weight has no effect while" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("whole", [recipe("imitation"), ImitateConfig()])
+def test_a_key_that_another_section_makes_idle_is_refused(whole: Any) -> None:
+    assert whole.idle()
+    for idle in whole.idle():
+        known = [key for key in config.keys(type(whole)) if f"{key}.".startswith(f"{idle}.")]
+        assert known, idle
+        for key in known:
+            value = config._plain(attrgetter(key)(whole))
+            with pytest.raises(ConfigError, match=f"^{key} has no effect, as .*; leave it out$"):
+                config.override(whole, [f"{key}={str(value).lower()}"])
 
 
 def test_a_part_of_a_section_puts_no_other_key_to_its_default() -> None:

@@ -13,7 +13,7 @@ from distrlcc.sim.suites import pinned_suite
 
 LEAST_EMULATED_MS = 2.0
 MAX_AGENTS = 32  # agents on one link: the simulator looks at all of a link's flows for each event
-_UNDISTURBED: dict[str, Any] = dict(action_delay_steps=0, jitter_ms=0.0, cuts_per_s=0.0, kernel=0.0)
+UNDISTURBED: dict[str, Any] = dict(action_delay_steps=0, jitter_ms=0.0, cuts_per_s=0.0, kernel=0.0)
 """Keys of what stands between agents and links, where nothing does."""
 
 
@@ -118,7 +118,7 @@ class EnvConfig:
             "as real links have one agent each, steps that end together, and delays and losses of "
             "their own; or take world=simulated"
         )
-        needed = {"agents": 1, "interval_rtts": 0, **_UNDISTURBED}
+        needed = {"agents": 1, "interval_rtts": 0, **UNDISTURBED}
         check_values(self, needed, why, prefix=f"{world}: ")
         check_fields(self, "step_ms", LEAST_EMULATED_MS, 1e5, prefix=f"{world}: ")
 
@@ -130,11 +130,11 @@ class EnvConfig:
     @property
     def disturbed(self) -> bool:
         """Whether anything stands between the agents and their links."""
-        return any(getattr(self, name) for name in _UNDISTURBED)
+        return any(getattr(self, name) for name in UNDISTURBED)
 
     def undisturbed(self) -> "EnvConfig":
         """Return the same without that, as held-out links are scored."""
-        return replace(self, **_UNDISTURBED)
+        return replace(self, **UNDISTURBED)
 
     @property
     def weights(self) -> tuple[float, ...]:

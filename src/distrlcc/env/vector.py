@@ -33,7 +33,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.config import check_least, check_read, check_values, checked_seed, typed
+from distrlcc.config import check_least, check_shown, check_values, checked_seed, typed
 from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
@@ -288,7 +288,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def _seed(self, seed: Any, which: NDArray[np.int64]) -> None:
         """Name the links' draws anew."""
         keys, numbers = self._keys.copy(), self._numbers.copy()
-        if not isinstance(seed, list | tuple | np.ndarray):
+        if np.ndim(seed) == 0:
             seeded = which if seed is not None else which[:0]
             if seed is not None:
                 keys[which] = stream_key(checked_seed(seed), "env")
@@ -496,8 +496,9 @@ def make_vector_env(
         if name not in known:
             raise unknown_name("setting", name, [*known, *_OPTIONS])
     config = replace(config or EnvConfig(), **changes)
-    for name in changes["reward"] if isinstance(changes.get("reward"), dict) else ():
-        check_read(config.reward, name, prefix="reward.")
+    check_shown(config)
+    if options.get("preferences") is not None and not config.reward.delay_weights:
+        raise ConfigError("preferences are for a reward with delay_weights; leave them out")
     return LinkVectorEnv(num_envs, config, **{"with_labels": False, "with_parts": True} | options)
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from distrlcc.config import from_dict, read_toml
+from distrlcc.config import check_shown, from_dict, read_toml
 from distrlcc.errors import unknown_name
 from distrlcc.runs.run_config import RunConfig
 
@@ -14,4 +14,6 @@ def recipe(name: str) -> RunConfig:
     """Return a recipe by its name, or by a ``.toml`` file, as a run has; raises ConfigError."""
     if name not in RECIPES and not name.endswith(".toml"):
         raise unknown_name("recipe", name, RECIPES)
-    return from_dict(RunConfig, read_toml(RECIPES.get(name, name)), source=name)
+    found = from_dict(RunConfig, read_toml(RECIPES.get(name, name)), source=name)
+    check_shown(found)
+    return found

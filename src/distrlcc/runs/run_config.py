@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from distrlcc.config import check_fields, check_values, hidden
-from distrlcc.env.config import EnvConfig
+from distrlcc.env.config import UNDISTURBED, EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError, once, unknown_name
 from distrlcc.learn.config import (
@@ -324,6 +324,10 @@ class RunConfig:
             why = "as GAIL's demonstrations are of one agent on a link; or take ppo without gail"
             check_values(self, {"env.agents": 1}, why)
 
+    def idle(self) -> dict[str, str]:
+        """Return why a key, or a section, has no effect because of another section."""
+        return {"alarm": "as DAgger has no alarm"} if self.dagger is not None else {}
+
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
         if steps < self.total_steps:
@@ -391,6 +395,12 @@ class ImitateConfig:
     def __post_init__(self) -> None:
         check_fields(self, "epochs", 1, MAX_VALUE)
         check_fields(self, "seed", 0, MAX_VALUE)
+
+    def idle(self) -> dict[str, str]:
+        """Return why a key has no effect here, as `RunConfig.idle` does."""
+        why = "as the data set is what is learned from, and links are for scores alone"
+        names = (*UNDISTURBED, "stagger", "episode_s", "rooms", "world")
+        return {f"env.{name}": why for name in names}
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
