@@ -115,9 +115,6 @@ def _reward(reference: str) -> str:
     paid, usual = RewardConfig(reference), RewardConfig()
     batch = _in_env(EnvConfig(reward=paid))
     theirs, ours = (partial(REWARDS[c.name], batch.newest, batch.view(), c) for c in (paid, usual))
-    given: Any = theirs()
-    fits = isinstance(given, np.ndarray) and given.shape == (N,)
-    _require(fits, f"it returned {given!r:.80}: expected an array of {N} senders")
     return _speed(f"a step of {N} senders", theirs, ours)
 
 

@@ -64,14 +64,6 @@ class _File:
     void_runs: list[VoidRun] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
     series: list[Series] = field(default_factory=list)
-    # What is for others, or of what --json writes.
-    links: Any = None
-    metrics: Any = None
-    ranking: Any = None
-    confidence: Any = None
-    flows: Any = None
-    failed_flows: Any = None
-    programs: Any = None
 
 
 def series_json(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -83,6 +75,7 @@ def series_json(series: Sequence[Series]) -> list[dict[str, Any]]:
     ]
 
 
+_UNREAD = ["links", "metrics", "ranking", "confidence", "flows", "failed_flows", "programs"]
 _ARRAYS = ("edges_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_packets")
 
 
@@ -93,7 +86,8 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
     with reading(ConfigError, f"{path} is no summary of an evaluation", remedy):
         data = json.loads(path.read_bytes(), object_pairs_hook=_defined, parse_constant=_refuse)
         file = msgspec.convert(data, _File, dec_hook=_floats)
-        _check_keys(data, msgspec.to_builtins(file, enc_hook=np.ndarray.tolist))
+        read_of = msgspec.to_builtins(file, enc_hook=np.ndarray.tolist)
+        _check_keys(data, dict.fromkeys(_UNREAD) | read_of)
         _check(file)
     schemes = tuple(
         SchemeSummary(name, one.learned, one.overall, one.scenarios, one.failed_runs)
