@@ -109,7 +109,7 @@ def _check_keys(given: Any, read: Any) -> None:
             if key not in read:
                 raise ValueError(str(unknown_name("key", key, read)))
             _check_keys(value, read[key])
-    elif isinstance(given, list) and given and isinstance(given[0], dict):
+    elif isinstance(given, list) and isinstance(read, list):
         for one, other in zip(given, read, strict=True):
             _check_keys(one, other)
 
