@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from distrlcc.evaluation.flow_log import (
     read_sender_log,
     score_log,
 )
+from distrlcc.evaluation.report import log_page
+from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 
 HEADER = "# queue: droptail [packets=30]\n# base timestamp: 0\n"
@@ -73,6 +76,21 @@ def test_by_hand(tmp_path: Path) -> None:
     assert scores["loss"] == pytest.approx(0.55)
     assert scores["queueing_delay_rtt"] == pytest.approx(2.0 / 41.0, rel=0.01)
     assert scores["power"] == pytest.approx(0.45 * 41.0 / 43.0, rel=0.01)
+
+
+def test_no_more_is_dropped_than_came(tmp_path: Path) -> None:
+    """A queue of the first second is dropped after it, as CoDel may, when one packet comes."""
+    lines = [*["1 + 1504"] * 50, *_full(1500, 1), "2000 d 49 73696"]
+    scores = _score(_log(tmp_path / "log", lines), _alone(Link(12.0, loss=0.5), 4.0))
+    assert scores["excess_loss"] == scores["loss"] == 1.0
+
+
+def test_the_page_of_a_log_has_the_rate_of_the_whole(tmp_path: Path) -> None:
+    """The last of the buckets of 100 ms is cut short, and full."""
+    lines = [*_full(0, 10), *_full(200, 11)]
+    page = log_page(read_log(_log(tmp_path / "log", lines)), "log", command="plot")
+    (rate,) = re.findall(r"([\d.]+) Mbit/s crossed the link", page)
+    assert float(rate) == pytest.approx(20 * 1504 * 8e-6 / 0.211, abs=0.01)
 
 
 def test_an_outage_has_no_delay_and_a_log_without_packets_is_one_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,34 @@ def test_loss_is_told_apart_into_the_links_and_the_senders() -> None:
     assert scores["loss"][0] == pytest.approx(0.1, abs=0.02)
     assert scores["excess_loss"][0] == 0
     assert scores["loss"][1] == scores["excess_loss"][1] > 0.1
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"aqm": "droptail:packets=9999,mark=9998"},
+        {"aqm": "codel:packets=9999,target=5,interval=100"},
+        {"aqm": "pie:packets=9999"},
+        {"jitter_ms": 1.0},
+        {"policer_mbps": 99.0, "policer_packets": 9999},
+        {"queue_packets": 9999},
+    ],
+    ids=str,
+)
+def test_no_more_is_lost_than_was_sent(kind: dict[str, Any]) -> None:
+    """What waits as the first second ends is lost after it, when next to nothing is sent."""
+    link = Link(rate_mbps=2.0, delay_ms=20.0, changes=(Change(0.9, loss=1.0),), **kind)
+    scores = _measured("cubic", Scenario("cut", link, duration_s=8.0))
+    assert 0.9 < scores["loss"][0] <= 1.0
+    assert scores["excess_loss"][0] <= scores["loss"][0]
+
+
+def test_delays_of_minutes_are_told() -> None:
+    slow = Link(rate_mbps=12.0, delay_ms=60_000.0)
+    flows = (Flow(cwnd=2.0, extra_rtt_ms=60_000.0),)
+    scores = _measured("fixed", Scenario("slow", slow, flows, duration_s=400.0))
+    assert scores["p95_rtt_ms"][0] == pytest.approx(scores["mean_rtt_ms"][0], rel=0.02)
+    assert scores["mean_rtt_ms"][0] > 180e3
 
 
 def test_capacity_follows_the_schedule_and_the_trace() -> None:

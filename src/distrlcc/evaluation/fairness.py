@@ -144,7 +144,7 @@ def fairness_of(run: SharedRun) -> dict[str, float]:
     calm = settled(run, rates.shape[1])
     times = convergence_times(run)
     warm = slice(round(WARMUP_S / BUCKET_S), None)
-    acked, sent = run.acked[:, warm].sum(), run.sent[:, warm].sum()
+    acked, sent, dropped = (x[:, warm].sum() for x in (run.acked, run.sent, run.dropped))
     delay = (run.queueing_s[:, warm] / run.base_rtt_s[:, None]).sum()
     share = _share(run, rates[:, calm])
     return {
@@ -155,7 +155,7 @@ def fairness_of(run: SharedRun) -> dict[str, float]:
         "tolerable": float(0.25 <= share <= 0.75) if math.isfinite(share) else math.nan,
         "utilisation": float(run.used[warm].sum() / max(run.capacity[warm].sum(), 1e-9)),
         "queueing_delay_rtt": float(delay / acked) if acked else math.nan,
-        "excess_loss": float(run.dropped[:, warm].sum() / max(sent, 1.0)),
+        "excess_loss": float(dropped / max(sent, dropped, 1.0)),
     }
 
 

@@ -111,7 +111,7 @@ def score_log(log: FlowLog) -> dict[str, float]:
     first, offered = share_of(carried, offered), np.maximum(offered, 1.0)
     # Losses: what the queue dropped, and what was lost at random after it.
     dropped = binned(edges, *events_of(log.own, "d")[:2])[1]
-    excess = dropped / max(binned(edges, events_of(log.own, "+")[0])[1], 1.0)
+    excess = dropped / max(binned(edges, events_of(log.own, "+")[0])[1], dropped, 1.0)
     gone = log.departures(log.warm_ms)
     random_loss = float(gone.lost.mean()) if len(gone.lost) else 0.0
     arrived = float(gone.bytes @ (1.0 - gone.lost))

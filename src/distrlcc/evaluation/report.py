@@ -399,7 +399,7 @@ def log_page(log: Log, name: str, *, command: str) -> str:
     time = (edges[1:] + edges[:-1]) / 2e3 - begin / 1e3
     chart = lines_chart("log", time, panels, capacity=mbps(offered))
     # The answer.
-    rate, used = float(mbps(carried).mean()), float(carried.sum() / max(offered.sum(), 1.0))
+    rate, used = 8e-6 * carried.sum() / seconds, carried.sum() / max(offered.sum(), 1.0)
     p95 = float(np.percentile(waits, 95.0))
     lost = float(dropped.sum() / max(len(events_of(log, "+")[0]), 1))
     tiles = [

@@ -288,6 +288,8 @@ def run_parts(
 
 def _measure(counted: Counted, scenarios: list[Scenario]) -> dict[str, FloatArray]:
     sent, delivered, dropped, random_lost, queueing = counted.counts.T
+    # A packet that was sent in the first second may be lost after it.
+    sent = np.maximum(np.maximum(sent, dropped + random_lost), 1)
     queueing_bins, rtt_bins = counted.histograms
     sums = counted.sums
     used, capacity, rtt, acked, seconds, guarded = sums[1]
@@ -310,8 +312,8 @@ def _measure(counted: Counted, scenarios: list[Scenario]) -> dict[str, FloatArra
         "mean_rtt_ms": mean_rtt,
         "p95_rtt_ms": histogram_percentile(rtt_bins, 0.95),
         "queueing_delay_rtt": queueing_ms / base_ms,
-        "loss": (dropped + random_lost) / np.maximum(sent, 1),
-        "excess_loss": dropped / np.maximum(sent, 1),
+        "loss": (dropped + random_lost) / sent,
+        "excess_loss": dropped / sent,
         "guarded": guarded / np.maximum(seconds, 1e-9),
         "power": np.where(acked > 0, share * base_ms / mean_rtt, 0.0),
     }
