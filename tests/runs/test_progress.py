@@ -112,7 +112,16 @@ def test_a_failure_leaves_the_terminal_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "text"),
-    [(0, "0"), (999, "999"), (1000, "1.00k"), (123456, "123k"), (1.5e6, "1.50M"), (2e9, "2.00G")],
+    [
+        *((0, "0"), (999, "999"), (1000, "1.00k"), (123456, "123k"), (1.5e6, "1.50M")),
+        *(
+            (999.5, "1.00k"),
+            (999_499, "999k"),
+            (999_936, "1.00M"),
+            (999.9e6, "1.00G"),
+            (2e9, "2.00G"),
+        ),
+    ],
 )
 def test_counts_are_short(steps: float, text: str) -> None:
     assert Shown(0).lines({"steps": steps}) == [f"steps {text}"]

@@ -253,7 +253,7 @@ Display = Progress | RemoteProgress  # where a run is shown: here, or in another
 def _short(value: float) -> str:
     """Write a count with three digits and a suffix: 1.23M."""
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
+        if value >= 0.9995 * size:
             return f"{value / size:#.3g}".rstrip(".") + suffix
     return f"{value:.0f}"
 
