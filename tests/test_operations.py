@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from distrlcc.cli.main import find, main
+from distrlcc.cli.metrics import read_runs
 from distrlcc.cli.output import exposition
 from tests.hosts import wait_until
 
@@ -165,6 +166,14 @@ def test_figures_of_runs_are_served(runs: Path) -> None:
         process.send_signal(signal.SIGTERM)
         said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (143, "")
+
+
+@pytest.mark.parametrize("after", [0, 10, 900, 5000])
+def test_scores_stay_however_long_ago_they_were(tmp_path: Path, after: int) -> None:
+    rows = [{"update": 1, "steps": 1}, {"update": 1, "held_out_reward_sample": 0.25}]
+    rows += [{"update": 2 + n, "steps": n, "text": "x" * 900} for n in range(after)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "distrlcc_run_held_out_reward_sample" in read_runs([tmp_path])
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "[::1]", "localhost"])

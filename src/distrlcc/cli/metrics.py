@@ -29,7 +29,7 @@ from typing import Any
 from distrlcc.cli.output import exposition, note
 from distrlcc.errors import ConfigError
 
-_TAIL = 1 << 18  # bytes at a file's end in which the newest figures stand
+_TAILS = 1 << 18, 1 << 23  # bytes at a file's end in which the newest figures stand, scores too
 _NAME = "metrics.jsonl"
 
 
@@ -105,10 +105,12 @@ def _logs(folders: Sequence[Path]) -> list[Path]:
 def _newest(path: Path) -> dict[str, Any]:
     """Return each figure's newest value; what is said less often than each update stays."""
     with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-        lines = file.read().splitlines(keepends=True)
+        for tail in _TAILS:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - tail))
+            if b'"held_out_' in (data := file.read()):
+                break
     figures: dict[str, Any] = {}
-    for line in lines:  # the first may be cut, the last half written
+    for line in data.splitlines(keepends=True):  # the first may be cut, the last half written
         with suppress(ValueError, TypeError, RecursionError):
             figures |= json.loads(line)
     return figures
