@@ -55,6 +55,7 @@ class State:
         self.config = SimpleNamespace(scores_at=lambda update: update % 2 == 0, checkpoint_every=2)
         self.rang = self.restored = None
         self.scored_update = -1
+        self.over, self.time_is_up = "all its updates", False
 
     def score(self) -> dict[str, float]:
         self.scored_update = self.counters.best_update = self.counters.update

@@ -15,6 +15,8 @@ from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
+from distrlcc.runs.held_out import ACTINGS
+from distrlcc.runs.metrics_log import read_metrics
 from tests.parallel.commands import Command, saved, updates
 from tests.support.verdict import row_faults
 from tests.trees import CLOCK, same
@@ -152,8 +154,22 @@ def test_a_run_that_was_killed_in_its_closing_score_is_scored_by_a_resume(tmp_pa
     assert subprocess.run(killed, timeout=120, check=False).returncode == -signal.SIGKILL
     assert load_policy(out / "policy.safetensors").notes["steps"] == 2 * UPDATE
     assert main(_words(out, "--resume")) == 0
-    assert load_policy(out / "policy.safetensors").notes["steps"] == 3 * UPDATE
+    notes = load_policy(out / "policy.safetensors").notes
+    assert notes["steps"] == 3 * UPDATE
     assert main(_words(out, "--resume")) == 2
+
+    # The closing score has a row, which a run that goes on has not.
+    def scored() -> list[int]:
+        rows = read_metrics(out / "metrics.jsonl")
+        return [row["update"] for row in rows if "held_out_reward_sample" in row]
+
+    assert scored() == [2, 3]
+    rows = read_metrics(out / "metrics.jsonl")
+    best = max(row.get(f"held_out_reward_{way}", -1e9) for row in rows for way in ACTINGS)
+    assert notes["held_out_reward"] == pytest.approx(best)
+    assert main(_words(out, "--resume", "--set", f"total_steps={5 * UPDATE}")) == 0
+    assert scored() == [2, 4, 5]
+    assert not row_faults(out / "metrics.jsonl")
 
 
 def test_a_checkpoint_of_another_versions_network_is_refused(

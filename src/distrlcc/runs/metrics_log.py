@@ -27,12 +27,15 @@ _REMEDY = "; make room or put the folder back, then go on with --resume"
 
 GROUP = "group"
 """Key of the group of ranks that made an update: a row with another one is of other weights."""
+CLOSING = "scored"
+"""Key of a row with the score of a run's end: one that goes on has not been scored then."""
 
 
 class _Row(msgspec.Struct):
     update: int
     steps: float | None = None
     group: str | None = None
+    scored: str = ""
 
 
 class MetricsLog:
@@ -102,7 +105,7 @@ class MetricsLog:
                     row = msgspec.json.decode(line, type=_Row)
                     if row.update == last + 1 and row.group == groups.get(row.update, ""):
                         last += 1
-                    if row.update <= last and line.endswith(b"\n"):
+                    if row.update <= last and not row.scored and line.endswith(b"\n"):
                         self._append(copy, line)
                         self.newest, self._steps = row.update, int(row.steps or self._steps)
 

@@ -10,7 +10,7 @@ from distrlcc.errors import OutputError
 from distrlcc.limits import limits
 from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.runs.leadership import SupersededError
-from distrlcc.runs.metrics_log import GROUP
+from distrlcc.runs.metrics_log import CLOSING, GROUP
 from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
@@ -271,7 +271,9 @@ class Recorder:
             # Saved before the closing score, so that stopping and resuming changes nothing.
             _twice(lambda: self._save(run))
             if scored and state.scored_update != update:
-                state.score()
+                scores = state.score()
+                if state.over or state.time_is_up:
+                    run.log(update, scores | {CLOSING: "at its end"})
             if state.counters.best_update == update:
                 _twice(lambda: self._save(run, best=True))
             _twice(lambda: run.save_policy(state.policy()))
