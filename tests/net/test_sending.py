@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import threading
@@ -345,4 +346,5 @@ def test_a_path_that_lets_packets_through_is_not_accused(served: Served) -> None
 def test_a_flow_of_less_than_a_round_trip_accuses_no_path(served: Served) -> None:
     with _narrow_path(served, most=1472, delay_s=0.5) as remote:
         sent = send(remote, SchemeController("fixed", parameter=WINDOW), Request(0.2))
-    assert (sent.failure, sent.acked) == ("", 0)
+    assert (sent.failure, sent.acked, sent.lost) == ("", 0, 0)
+    assert math.isnan(sent.loss)  # of none the fate is known

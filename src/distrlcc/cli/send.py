@@ -137,7 +137,7 @@ def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> 
     rtts = {"mean RTT": sent.mean_rtt_ms, "95% of the RTTs are less": sent.p95_rtt_ms}
     tiles = [Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main")]
     tiles += [Tile(f"{x:.1f}" if x == x else "-", text, "ms") for text, x in rtts.items()]
-    tiles.append(Tile(f"{sent.loss:.2%}", f"of {sent.packets} packets lost"))
+    tiles.append(Tile(_loss(sent), f"of {sent.packets} packets lost"))
     says = _summary(name, sent) + "."
     return flow_page(log.whole(), name, wire_bytes, says, tiles, command_line()).encode()
 
@@ -216,7 +216,7 @@ def _summary(name: str, sent: Sent) -> str:
     came_late = f", {sent.spurious} more came late" if sent.spurious else ""
     return (
         f"{name}: {sent.seconds:.1f} s, {sent.mbps:.2f} Mbit/s; "
-        f"{rtts if sent.acked else 'no RTT was measured'}; loss {sent.loss:.2%} of {sent.packets} "
+        f"{rtts if sent.acked else 'no RTT was measured'}; loss {_loss(sent)} of {sent.packets} "
         f"packets{came_late}, {sent.timeouts} timeouts; steps late "
         f"{sent.late_share:.2%} (p50 {sent.lateness_p50_ms:.2f}, p99 {sent.lateness_p99_ms:.2f} ms)"
     )
@@ -235,5 +235,9 @@ def _outside_text(figures: dict[str, float]) -> str:
 
 
 def _figures(sent: Sent) -> dict[str, Any]:
-    values = {k: None if v != v else v for k, v in asdict(sent).items()}
-    return values | {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
+    values = asdict(sent) | {"mbps": sent.mbps, "loss": sent.loss, "late": sent.late}
+    return {k: None if v != v else v for k, v in values.items()}
+
+
+def _loss(sent: Sent) -> str:
+    return "-" if sent.loss != sent.loss else f"{sent.loss:.2%}"

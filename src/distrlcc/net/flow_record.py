@@ -68,8 +68,9 @@ class Sent:
 
     @property
     def loss(self) -> float:
-        """Share of packets found lost; 1 where none was acknowledged."""
-        return float(self.packets > 0) if self.acked == 0 else self.lost / (self.lost + self.acked)
+        """Share lost of the packets whose fate is known; NaN: of none it is."""
+        known = self.lost + self.acked
+        return self.lost / known if known else math.nan
 
     @property
     def late(self) -> bool:

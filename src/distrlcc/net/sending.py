@@ -233,6 +233,7 @@ class _Flow:
 
     def _swallowed(self) -> str:
         """Say that no DATA was acknowledged, though the handshake was answered."""
+        self.sent.lost = self._sender.next_number
         less = _SAFE_DATAGRAM if self._size > _SAFE_DATAGRAM else wire.MIN_DATAGRAM
         hint = f"; try --datagram {less}" if less < self._size else ""
         return (
