@@ -20,6 +20,8 @@ from distrlcc.evaluation.fairness import (
     settled,
     windowed_rates,
 )
+from distrlcc.evaluation.fairness_summary import measure
+from distrlcc.evaluation.report import _shared_chart
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S
 from distrlcc.sim.scenario import Flow, Link, Scenario
@@ -52,6 +54,35 @@ def test_jains_index() -> None:
     found = jain_index(rates)
     np.testing.assert_allclose(found[[0, 1, 4]], [1.0, 16 / 20, 0.5])
     assert np.isnan(found[[2, 3]]).all()  # one flow alone; nothing delivered
+
+
+def test_a_page_draws_the_capacity_at_the_time_of_the_rates() -> None:
+    rates = np.repeat([[6.0], [6.0]], 100, axis=1)
+    rates[:, 50:] = 3.0
+    run = _run((Flow(), Flow()), rates, capacity=rates.sum(axis=0) * BUCKET_S / MBIT)
+    data = _shared_chart("chart", run, "cubic").data
+    lines = data["panels"][0]["lines"]
+    assert np.add(lines[0]["values"], lines[1]["values"]) == pytest.approx(data["capacity"])
+
+
+@pytest.mark.parametrize(
+    ("rate", "delay_ms", "flows", "coarse"),
+    [(0.2, 20.0, 2, True), (0.3, 20.0, 2, False), (0.05, 20.0, 1, False), (10.0, 600.0, 2, True)],
+)
+def test_windows_that_are_too_short_for_shares_are_told(
+    rate: float, delay_ms: float, flows: int, coarse: bool
+) -> None:
+    link = Link(rate_mbps=rate, delay_ms=delay_ms, queue_packets=20)
+    scenario = Scenario("made", link, (Flow(),) * flows, duration_s=6.0)
+    notes = measure(Contender("cubic"), "made", [scenario]).notes
+    assert any("on 1 of 1 links windows of 1 s are shorter" in note for note in notes) == coarse
+
+
+def test_no_more_is_dropped_than_was_sent() -> None:
+    rates = np.full((2, 100), 6.0)
+    kept = _run((Flow(), Flow()), rates)
+    late = _run((Flow(), Flow()), rates, sent=0.1 * kept.acked, dropped=kept.acked)
+    assert fairness_of(late)["excess_loss"] == 1.0
 
 
 def test_a_flow_of_a_size_counts_until_it_is_complete() -> None:

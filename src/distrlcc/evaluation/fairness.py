@@ -34,6 +34,7 @@ WINDOW_S = 1.0
 SETTLE_S = 3.0
 TOLERANCE = 0.25
 HOLD_RTTS = 20.0
+LEAST_PACKETS = 10  # of an equal share in a window, for its rates to say something
 LEAST_S = 2.0  # scenarios are not shorter: the warm-up, and one window
 _WIDTH = round(WINDOW_S / BUCKET_S)
 
@@ -60,6 +61,12 @@ class SharedRun:
     def agents(self) -> int:
         """Number of agents: the first of the flows."""
         return sum(flow.scheme == "agent" for flow in self.scenario.flows)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether a window is less than a round trip, or less than `LEAST_PACKETS` each."""
+        packets, flows = _WIDTH * float(self.capacity.mean()), len(self.acked)
+        return flows > 1 and (packets < LEAST_PACKETS * flows or max(self.base_rtt_s) > WINDOW_S)
 
 
 def run_shared(

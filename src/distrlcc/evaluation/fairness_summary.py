@@ -45,6 +45,12 @@ class SuiteFairness:
         """Sentences on what does not count, and on the links that means leave out."""
         _, links, seeds = self.values.shape
         said = [void_note(self.void, links * seeds)] if self.void else []
+        if coarse := sum(run.is_coarse for run in self.runs):
+            said.append(
+                f"{self.name} on {self.suite}: on {coarse} of {links} links windows of 1 s are "
+                "shorter than a round trip, or hold less than ten packets of each flow: "
+                "there Jain's index and convergence show how flows take turns, not their shares."
+            )
         for m, values in zip(FAIRNESS_METRICS, self.values, strict=True):
             lacking = int((~np.isfinite(values)).all(axis=1).sum())
             if 0 < lacking < links and m.key in ("jain", "share") and not self.void:

@@ -297,7 +297,8 @@ def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
     panels = [("rate", "Mbit/s", dict(zip(flows, rates, strict=True)))]
     panels.append(("Jain's index", "", {"Jain's index": jain_index(rates)}))
     title = f"{shown(contender)} on {run.scenario.name}"
-    capacity = run.capacity[: len(middles)] * MBIT / BUCKET_S
+    width = len(run.capacity) - len(middles) + 1
+    capacity = np.convolve(run.capacity, np.ones(width) / width, "valid") * MBIT / BUCKET_S
     return lines_chart(name, middles, panels, looks, title=title, capacity=capacity)
 
 
