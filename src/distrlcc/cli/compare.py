@@ -21,20 +21,20 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.table import Table
-
 from distrlcc.cli.output import Countdown, console, counted, emit_json, note
 from distrlcc.errors import ConfigError, once, printable, unknown_name
 from distrlcc.evaluation.contender import Contender, contender_named
 from distrlcc.evaluation.runner import check_scenario, evaluate
 from distrlcc.evaluation.scores import shown
 from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, void_note
+from distrlcc.evaluation.tables import plain_table, printed
 from distrlcc.extras import require
 from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import load_suite
 
 Values = Mapping[str, Mapping[str, float]]
 Report = tuple[Summary, SchemeSummary]  # and the one of it that is compared
+_HEADS = ("", "difference", "95% interval", "p", "ahead", "behind", "within 1%")
 
 
 def run(args: Namespace) -> int:
@@ -72,18 +72,15 @@ def run(args: Namespace) -> int:
         of = len({link for each in both for link in each})
         on = f"{rows[0].links} links" + f" of {of}: the rest is not of both" * (of > rows[0].links)
         title = f"{shown(found.first)} less {shown(other)}, on {on}"
-        table = Table(title=printable(title), title_justify="left", title_style="", box=None)
-        for head in ("", "difference", "95% interval", "p", "ahead", "behind", "within 1%"):
-            table.add_column(head, justify="right" if head else "left")
+        lines = []
         for row in rows:
-            m, mean = row.metric, row.mean
+            m, mean, ties = row.metric, row.mean, row.links - row.ahead - row.behind
             low, high = (m.text(v) for v in (mean.low, mean.high))
             interval = "-" if low == "-" else f"{low} to {high}"
             p = "-" if row.p != row.p else "<0.001" if row.p < 1e-3 else f"{row.p:.3f}"
-            ties = row.links - row.ahead - row.behind
-            cells = (m.text(mean.mean), interval, p, row.ahead, row.behind, ties)
-            table.add_row(m.title, *map(str, cells))
-        out.print(table)
+            counts = map(str, (row.ahead, row.behind, ties))
+            lines.append((m.title, m.text(mean.mean), interval, p, *counts))
+        out.print(printed(plain_table(title, _HEADS, lines)))
         for word, links in (("ahead", rows[0].best), ("behind", rows[0].worst)):
             if links:
                 print(printable(f"most {word} in {KEYS[0]} on: {', '.join(links)}"), file=out.file)
