@@ -73,7 +73,7 @@ from distrlcc.evaluation.runner import check_scenario, evaluate
 from distrlcc.evaluation.scores import SchemeScores, Series
 from distrlcc.evaluation.sim_to_real import compare
 from distrlcc.evaluation.summary import print_table, summarise, to_json
-from distrlcc.evaluation.tables import printed
+from distrlcc.evaluation.tables import BELOW, printed
 from distrlcc.files import write_atomically
 from distrlcc.net.kernel.tcp import KernelControl
 from distrlcc.policy.spec import DEFAULT
@@ -127,11 +127,7 @@ def _scorecard(args: Namespace, contenders: list[Contender]) -> int:
     check_report(args.out)
     card = score(contenders, Countdown(benchmarks, lambda benchmark: benchmark.label))
     out = console(args.json)
-    title = (
-        "Means; below them a tenth of the links are worse than the first value, and the second is "
-        "the worst link's"
-    )
-    out.print(printed(card.table(brief=True), title))
+    out.print(printed(card.table(brief=True), f"Means; below them {BELOW}"))
     for verdict in card.verdicts:
         print(verdict, file=out.file)
     emit_json(args.json, card.to_json())

@@ -45,7 +45,7 @@ from distrlcc.evaluation.summary import (
     summarise,
     to_json,
 )
-from distrlcc.evaluation.tables import Cell, Table, plain_table
+from distrlcc.evaluation.tables import BELOW, Cell, Table, plain_table
 from distrlcc.files import require_writable, write_together
 from distrlcc.sim.link import Log
 from distrlcc.sim.suites import unique_names
@@ -173,13 +173,8 @@ def _scattered(summary: Summary) -> Chart:
 
 
 def _under_table(summary: Summary, info: ReportInfo) -> list[str]:
-    said = ""
-    if summary.has_intervals:
-        said = (
-            "Mean over links ± half of the 95% bootstrap interval over links; below, a tenth of "
-            "the links are worse than the first value, and the second is the worst link's. "
-        )
-    said += (
+    means = f"Mean over links ± half of the 95% bootstrap interval over links; below, {BELOW}. "
+    said = means * summary.has_intervals + (
         "Bold: the best of its column, the oracle apart, which knows the link. Shaded: policies."
     )
     said += " Struck through: no run counts." * bool(summary.void)
@@ -263,10 +258,7 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
         sections.append(Section(suite, [said, table(suite, of_suite), *notes]))
     if charts:
         sections.append(Section("Flows that join and leave", charts))
-    lead = (
-        "Means over links, ± half of the 95% interval; below, a tenth of the links are worse than "
-        "the first value, and the second is the worst link's"
-    )
+    lead = f"Means over links, ± half of the 95% interval; below, {BELOW}"
     definitions = {m.title: m.definition for m in FAIRNESS_METRICS}
     page = Page("Fairness", command, sections, lead, _fair(rows), definitions=definitions)
     return _write_files(folder, files | {"fairness.html": page.html().encode()})
@@ -319,10 +311,7 @@ def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
         "policy for every link should reach; ✗ marks what a policy misses. Rows without a gate "
         "explain those with one, or show other links. docs/metrics.md defines each score."
     )
-    lead = (
-        "Means over links of the split test, one run each; below each a tenth of the links are "
-        "worse than the first value, and the second is the worst link's"
-    )
+    lead = f"Means over links of the split test, one run each; below each {BELOW}"
     sections = [Section("Scores", [card.table(), said])]
     page = Page("Scorecard", command, sections, lead, " ".join(card.verdicts), tiles)
     files = {"scorecard.json": _json(card.to_json(), 1), "scorecard.html": page.html().encode()}

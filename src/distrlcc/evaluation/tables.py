@@ -11,8 +11,9 @@ from distrlcc.errors import printable
 from distrlcc.evaluation.scores import Metric
 
 TAILS = ("p10", "worst")
-"""Lines below a mean over links: the value that a tenth of the links are worse than, and the worst
-one. With fewer than ten links they are the same, and the second stands alone."""
+"""What stands below a mean over links. With fewer than ten links they are the same, and the second
+stands alone."""
+BELOW = "a tenth of the links are worse than the first value, and the second is the worst link's"
 Colors = tuple[str, str] | None  # on a light and on a dark page
 
 
