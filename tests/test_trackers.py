@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -207,6 +209,40 @@ def test_what_a_tracker_missed_is_sent_when_it_is_back(
     assert [metric.step for metric in client.get_metric_history(name, "held_out_score")] == [10]
     assert "worst" not in client.get_run(name).data.metrics
     assert "MLflow" not in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_a_training_that_is_killed_loses_no_row_for_its_tracker(
+    tmp_path: Path, store: Any, place: Path
+) -> None:
+    """Killed before its tracker began, while that still sends, and before a row of scores."""
+    run, at = tmp_path / "run", f"sqlite:///{place}/mlflow.db"
+    run.mkdir()
+    (run / "config.toml").write_text("seed = 1")
+    log = MetricsLog(run, tensorboard=False)
+    log.log(1, {"steps": 10, "loss": 0.5})
+    # A tracker's process that outlives its training; meanwhile the resume's waits.
+    with (run / ".tracker-mlflow.lock").open("w") as outlives:
+        fcntl.flock(outlives, fcntl.LOCK_EX)
+        with Trackers(mlflow=at).follow(run):
+            assert json.loads((run / "tracker-mlflow.json").read_text())["place"] == at
+            time.sleep(2.0)
+            assert _logged(run, "mlflow") == ""
+            fcntl.flock(outlives, fcntl.LOCK_UN)
+    name = _logged(run, "mlflow")
+    # The resume makes the update anew, and scores it this time.
+    log.log(1, {"steps": 10, "loss": 0.75})
+    log.log(1, {"held_out_score": 2.0})
+    log.log(2, {"steps": 20, "loss": 0.25})
+    log.close()
+    with Trackers().follow(run):
+        pass
+    assert _logged(run, "mlflow") == name
+    found = store.get_metric_history(name, "loss")
+    assert [(metric.step, metric.value) for metric in found] == [(10, 0.5), (20, 0.25)]
+    (score,) = store.get_metric_history(name, "held_out_score")
+    assert 10 <= score.step <= 11
+    assert store.get_run(name).info.status == "FINISHED"
 
 
 def test_what_cannot_be_logged_is_refused_before_anything_is_written(

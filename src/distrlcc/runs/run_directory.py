@@ -282,8 +282,9 @@ class RunDirectory:
             return
         names = ["config.toml", "versions.json", "metrics.jsonl", "workers.jsonl", ".run", ".lock"]
         names += ["tracker-wandb.json", "tracker-mlflow.json"]
+        hidden = (self.path.glob(kind) for kind in (".epoch-*", ".tracker-*"))
         with suppress(OSError):
-            for path in (*map(self.path.joinpath, names), *self.path.glob(".epoch-*")):
+            for path in chain(map(self.path.joinpath, names), *hidden):
                 path.unlink(missing_ok=True)
             folder.rmdir()
             self.path.rmdir()

@@ -5,6 +5,7 @@ server that is slow or dead holds no rank up, and one that comes back gets what 
 the run's folder keeps the tracker's run, and a resume goes on in that.
 """
 
+import fcntl
 import json
 import math
 import os
@@ -33,6 +34,8 @@ _LONGEST_PAUSE = 60.0
 _WORKS = 0.5  # seconds of a core that a process does not spend by waiting
 _SILENT = {"WANDB_SILENT": "true", "MLFLOW_CONFIGURE_LOGGING": "false"}
 _MOST_PARAMS = 100  # that MLflow takes in one request
+_NEW: dict[str, Any] = {"run": "", "step": -1, "keys": []}
+"""What is kept beside the place: the tracker's run, its newest step, and what that has."""
 
 
 def _variables() -> dict[str, str]:
@@ -78,9 +81,13 @@ class Trackers:
         processes, how = dict[str, subprocess.Popen[str]](), list[str]()
         here = self.variables.get("PWD", "")
         for kind in _KINDS:
-            place = getattr(self, kind) or _kept(folder, kind).get("place", "")
+            kept = _kept(folder, kind)
+            place = getattr(self, kind) or kept.get("place", "")
             if not place:
                 continue
+            if kept.get("place") != place:  # a resume knows of it, however early this ends
+                with suppress(OSError):
+                    _keep(folder, kind, {"place": place, **_NEW})
             try:
                 require(kind)
             except ConfigError as error:
@@ -178,7 +185,7 @@ _KINDS: dict[str, type[_Wandb | _MLflow]] = {"wandb": _Wandb, "mlflow": _MLflow}
 
 
 def _kept(folder: Path, kind: str) -> dict[str, Any]:
-    """Return the tracker's run that a folder's run is logged to, and the newest step it has."""
+    """Return what `_keep` has kept of the tracker's run that a folder's run is logged to."""
     with suppress(OSError, ValueError):
         found = json.loads((folder / f"tracker-{kind}.json").read_text())
         if isinstance(found, dict):
@@ -201,9 +208,12 @@ def _follow(kind: str, place: str, folder: Path) -> int:
     """Log a run until it ends; return the exit code."""
     ended = SimpleQueue[str]()
     Thread(target=_hear, args=(ended,), daemon=True).start()
+    # Let the process of a training that was killed send what it has, and end: `_hear` ends it.
+    with suppress(OSError):  # of a file system without locks
+        fcntl.flock(os.open(folder / f".tracker-{kind}.lock", os.O_CREAT), fcntl.LOCK_EX)
     made, follower = _KINDS[kind], Follower(folder / "metrics.jsonl")
-    kept = _kept(folder, kind)
-    kept = kept if kept.get("place") == place else {"place": place, "run": "", "step": -1}
+    kept = _NEW | _kept(folder, kind)
+    kept = kept if kept.get("place") == place else {"place": place, **_NEW}
     tracker: _Wandb | _MLflow | None = None
     rows, step, pause, how, said = list[dict[str, Any]](), 0, limits().retry, "", False
     while True:
@@ -215,14 +225,18 @@ def _follow(kind: str, place: str, folder: Path) -> int:
             if tracker is None:
                 config = flat((folder / "config.toml").read_text())
                 tracker = made(place, kept["run"], folder, config)
-                kept["run"], least = tracker.run, max(tracker.least, kept["step"] + 1)
+                kept["run"] = tracker.run
                 _keep(folder, kind, kept)
             while rows:
                 step = int(rows[0].get("steps", step))
-                numbers = {k: float(v) for k, v in rows[0].items() if isinstance(v, int | float)}
-                if step >= least:
-                    tracker.log({k: v for k, v in numbers.items() if math.isfinite(v)}, step)
-                    kept["step"] = max(step, kept["step"])
+                found = {k: float(v) for k, v in rows[0].items() if isinstance(v, int | float)}
+                had = kept["keys"] if step == kept["step"] else []
+                new = {k: v for k, v in found.items() if math.isfinite(v) and k not in had}
+                newer = step > kept["step"]
+                if new and (step >= tracker.least if newer else step == kept["step"]):
+                    tracker.log(new, max(step, tracker.least))
+                if step >= kept["step"]:
+                    kept |= {"step": step, "keys": [*had, *found]}
                 del rows[0]
                 if not rows:
                     _keep(folder, kind, kept)
