@@ -426,7 +426,7 @@ def test_printing_the_configuration(capfd: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_librarys_variable_that_it_cannot_read(variable: str, words: str, says: str) -> None:
     name, _, value = variable.partition("=")
-    command = [sys.executable, "-m", "distrlcc", *words.split()]
+    command = [sys.executable, "-s", "-m", "distrlcc", *words.split()]  # cold: it reads variables
     environment = os.environ | {name: value}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
