@@ -141,9 +141,10 @@ def shaped(kind: str, name: str, given: Any, *shape: int) -> Any:
     """Return what a user's code gave; ConfigError: it is no array of numbers of this shape."""
     has = f"{given!r:.60}"
     if hasattr(given, "dtype"):
-        if given.shape == shape and given.dtype.kind in "fiub":
+        has, fits = f"an array of shape {tuple(given.shape)}", given.shape == shape
+        if fits and getattr(given.dtype, "kind", "f") in "fiub":  # torch's have no kind
             return given
-        has = f"an array of shape {tuple(given.shape)} of {given.dtype}"
+        has += f" of {given.dtype}" * fits
     raise ConfigError(
         f"{kind} {short(name)} returned {has}; expected an array of shape {shape} of numbers"
     )

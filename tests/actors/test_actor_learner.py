@@ -96,7 +96,9 @@ def test_a_run_learns_and_writes_what_it_did(
         assert 1.0 <= line["workers"] <= WORKERS
         assert 0.0 <= line["share_wait"] + line["share_update"] <= 1.0 + 1e-9
     assert any(line.get("publish_ms", -1.0) >= 0.0 for line in lines)
-    assert sum("held_out_reward_sample" in line for line in lines) == updates // 4
+    assert (
+        sum("held_out_reward_sample" in line for line in lines) == updates // 4 + 1
+    )  # and its end
     if config.ppo is not None:
         assert all(0.0 < line["vtrace_rho"] <= 1.0 for line in lines)
     joined = [e for line in lines for e in line.get("events", ()) if e.startswith("joined")]

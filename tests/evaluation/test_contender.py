@@ -193,4 +193,4 @@ def test_real_packets_are_compared_with_what_the_kernel_has(
 ) -> None:
     monkeypatch.setattr(tcp_flow, "kernel_controls", lambda: ["reno", "cubic"])
     assert known_to_the_kernel(EMULATED_AGAINST) == "kernel-cubic,kernel-reno"
-    assert "has reno, cubic alone" in capsys.readouterr().err
+    assert "has only reno, cubic" in capsys.readouterr().err

@@ -444,7 +444,6 @@ def test_a_folder_has_traces_of_any_name_and_says_what_it_leaves_out(
     assert said.endswith("\n  and 2 more\n")
     # What bears a trace's name must be one; a folder without any is refused.
     (tmp_path / "c.trace").write_text("x\n")
-    load_trace.cache_clear()
     with pytest.raises(TraceError, match=r"c\.trace, line 1"):
         load_suite(str(tmp_path))
     with pytest.raises(ConfigError, match=r"no trace stands in this folder$"):

@@ -91,7 +91,7 @@ def test_fccs_measurements_count_for_five_seconds_each(tmp_path: Path) -> None:
     ("kind", "text", "says"),
     [
         ("csv", "", "cannot be read as csv (it is empty)"),
-        ("csv", "0 1\n", "two rows say how long"),
+        ("csv", "0 1\n", "fewer than two rows"),
         ("csv", "0 1\n0 1\n", "the time of row 2 is no later"),
         ("csv", "0 0\n1 0\n", "not all of them 0"),
         ("csv", "s rate\n0 1\n1 nan\n", "row 3 has 'nan' where a rate is expected"),

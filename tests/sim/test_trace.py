@@ -129,7 +129,7 @@ def test_no_text_and_folders_are_one_line(kind: str, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     for data in (bytes(range(256)) * 9, bytes(range(128, 256)) * 9):
         binary.write_bytes(data)
-        with pytest.raises(TraceError, match="no text"):
+        with pytest.raises(TraceError, match="not text"):
             read_throughput(str(binary), kind)
     with pytest.raises(
         TraceError, match="is a folder; expected a file; 'distrlcc evaluate --suite'"

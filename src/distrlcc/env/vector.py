@@ -288,7 +288,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
     def _seed(self, seed: Any, which: NDArray[np.int64]) -> None:
         """Name the links' draws anew."""
         keys, numbers = self._keys.copy(), self._numbers.copy()
-        if np.ndim(seed) == 0:
+        if not isinstance(seed, list | tuple) and np.ndim(seed) == 0:
             seeded = which if seed is not None else which[:0]
             if seed is not None:
                 keys[which] = stream_key(checked_seed(seed), "env")

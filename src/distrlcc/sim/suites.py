@@ -228,7 +228,7 @@ def load_suite(name: str) -> Suite:
         return trace_suite(_traces_in(path))
     if os.path.isfile(path):
         raise ConfigError(
-            f"{name}: is neither a .toml file nor a folder; give a trace with --trace"
+            f"{name}: is neither a .toml file nor a folder; give a trace as a trace, not as a suite"
         )
     raise unknown_name("suite (or TOML file, or folder of traces)", name, _names())
 

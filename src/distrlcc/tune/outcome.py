@@ -137,7 +137,9 @@ def best_config(config: RunConfig, report: Report) -> RunConfig:
         points = [(s.steps, float(s.values[key])) for s in report.schedule]
         if len({value for _, value in points}) > 1:
             section, _, name = key.partition(".")
-            changed = replace(getattr(found, section), **{f"{name}_schedule": _stairs(points)})
+            learner = getattr(found, section)
+            unused = {name: type(learner).__dataclass_fields__[name].default}
+            changed = replace(learner, **unused, **{f"{name}_schedule": _stairs(points)})
             found = replace(found, **{section: changed})
     return found
 
