@@ -126,4 +126,4 @@ def measure_delivery(
 
 def _read(path: Path, after: float) -> list[dict[str, Any]]:
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [row for row in rows if row["seconds"] > after]
+    return [row for row in rows if row.get("seconds", 0.0) > after]  # a score has none

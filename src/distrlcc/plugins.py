@@ -139,12 +139,12 @@ def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
 
 def shaped(kind: str, name: str, given: Any, *shape: int) -> Any:
     """Return what a user's code gave; ConfigError: it is no array of numbers of this shape."""
-    has = f"{given!r:.60}"
-    if hasattr(given, "dtype"):
-        has, fits = f"an array of shape {tuple(given.shape)}", given.shape == shape
-        if fits and getattr(given.dtype, "kind", "f") in "fiub":  # torch's have no kind
-            return given
-        has += f" of {given.dtype}" * fits
+    alike = getattr(given, "shape", None) == shape and hasattr(given, "dtype")
+    if alike and getattr(given.dtype, "kind", "f") in "fiub":  # torch's have no kind
+        return given
+    has = f"{given!r:.60}"  # not before: it takes longer than a step
+    if hasattr(given, "shape"):
+        has = f"an array of shape {tuple(given.shape)}" + (f" of {given.dtype}" if alike else "")
     raise ConfigError(
         f"{kind} {short(name)} returned {has}; expected an array of shape {shape} of numbers"
     )
