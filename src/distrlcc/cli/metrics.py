@@ -107,8 +107,15 @@ def _newest(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         for tail in _TAILS:
             file.seek(max(0, file.seek(0, os.SEEK_END) - tail))
-            if b'"held_out_' in (data := file.read()):
+            if (place := (data := file.read()).rfind(b'"held_out_')) >= 0:
                 break
+    # The newest score's line, and those of the shorter tail, are all that is decoded.
+    begin = max(0, len(data) - _TAILS[0])
+    if 0 <= place < begin:
+        line = data[data.rfind(b"\n", 0, place) + 1 : data.find(b"\n", place) + 1]
+        data = line + data[data.find(b"\n", begin) + 1 :]
+    else:
+        data = data[begin:]
     figures: dict[str, Any] = {}
     for line in data.splitlines(keepends=True):  # the first may be cut, the last half written
         with suppress(ValueError, TypeError, RecursionError):
