@@ -74,7 +74,8 @@ contracts:
 
 # A page that links nowhere fails.
 docs: venv
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(VENV)/site
+	$(BIN)/python -m scripts.reference_pages $(VENV)/pages
+	NO_COLOR=1 $(BIN)/zensical build --strict --config-file $(VENV)/pages/mkdocs.yml
 
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider --durations=25
 

@@ -1,6 +1,7 @@
-"""A hook of mkdocs: puts commands' help, a run's keys and how policies act into their pages.
+"""Writes the pages that the code says: ``python -m scripts.reference_pages [FOLDER]``.
 
-As a program it writes the tables of docs/coming-from.md: ``python -m scripts.reference_pages``.
+Without a folder: the tables of docs/coming-from.md. With one: mkdocs.yml and all pages, as the site
+is built of them, with commands' help, a run's keys and how policies act in theirs.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import inspect
 import json
 import os
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from distrlcc.cli.main import GROUPS, SECTIONS, about, find
 from distrlcc.errors import foreign_names
@@ -21,11 +24,18 @@ from distrlcc.policy.policy_file import load_policy, shipped_policies
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 
 
-def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
-    """Return a page's text, of two pages with what the code says behind it."""
-    markdown = markdown.replace("<!-- acting -->", acting())
-    parts = {"commands.md": commands, "keys.md": keys}.get(page.file.src_uri)
-    return "\n\n".join([markdown, *parts()]) if parts else markdown
+def write_site(folder: Path) -> None:
+    """Write what the site is built of; what was there before goes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree("docs", folder / "docs")
+    config = Path("mkdocs.yml").read_text(encoding="utf-8")
+    (folder / "mkdocs.yml").write_text(config.replace("[src]", f"[{Path('src').resolve()}]"))
+    for name, parts in {"commands.md": commands, "keys.md": keys}.items():
+        page = folder / "docs" / name
+        page.write_text("\n\n".join([page.read_text(encoding="utf-8"), *parts()]), encoding="utf-8")
+    page = folder / "docs" / "python.md"
+    text = page.read_text(encoding="utf-8").replace("<!-- acting -->", acting())
+    page.write_text(text, encoding="utf-8")
 
 
 def coming_from() -> str:
@@ -116,4 +126,7 @@ def _plain(text: str) -> str:
 
 
 if __name__ == "__main__":
-    Path("docs/coming-from.md").write_text(coming_from(), encoding="utf-8")
+    if sys.argv[1:]:
+        write_site(Path(sys.argv[1]))
+    else:
+        Path("docs/coming-from.md").write_text(coming_from(), encoding="utf-8")

@@ -50,6 +50,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
+def test_the_site_lists_each_page_once() -> None:
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES)
+
+
 def test_every_key_is_on_its_page() -> None:
     text = "".join(reference_pages.keys())
     for config in (RunConfig, ImitateConfig):
