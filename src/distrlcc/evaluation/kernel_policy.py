@@ -69,7 +69,7 @@ def same_action(
 
     They agree if, given the same draws, the action or the rate and the window after the guard are
     the same. The program keeps its own features and recurrent state, but is told the previous
-    action.
+    action. It takes no ACKs here, so decisions under CUBIC's rule do not count.
     """
     # The links, with the policy as every agent.
     assert contender.policy is not None
@@ -99,9 +99,9 @@ def same_action(
             agree = rows["action"] == actions
         else:
             agree = np.abs(rows["rate"] / RATE_ONE / pacing - 1) < SAME_RATE
-        active, left = batch.active.copy(), rows["cwnd"] / ONE
+        left, before = rows["cwnd"] / ONE, batch.active.copy()
         seen, _ = batch.step(actions)
-        stats = batch.newest
+        stats, active = batch.newest, before & (batch.windows.on == 0)
         if discrete:
             agree &= np.abs(left - stats.cwnd) <= SAME_WINDOW * stats.cwnd
         decisions, same = decisions + int(active.sum()), same + int(agree[active].sum())
