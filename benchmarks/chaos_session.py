@@ -125,7 +125,11 @@ class Session:
             self._strike(fault)
             if self.topology == "actors" and len(self._workers()) < 2:
                 self._strike(Fault("signal", "launcher", number=signal.SIGINT))
-            elif (fault.kind, fault.role, fault.host) == ("kill", "server", 0) and self._serves:
+            elif self._serves and any(
+                (each.kind, each.role, each.host) == ("kill", "server", 0)
+                for each in (fault, fault.also)
+                if each
+            ):
                 self._strike(Fault("kill", "launcher"))
         if not any(outcome.kind == "resumed" for outcome in self.outcomes):
             self._strike(Fault("signal", "launcher", number=signal.SIGTERM, pause=-1.0))
@@ -192,16 +196,21 @@ class Session:
         for host in range(1, HOSTS.get(self.topology, 1)):
             self._may_leave.setdefault(host, set()).update(expected.leaves)
         outcome = Outcome(self.topology, self.seed, str(fault), fault.kind)
-        outcome.hit = ", ".join(f"{pid} ({name(pid)[-60:]})" for pid in pids)
+        also = fault.also and (run.find(fault.also.role, fault.also.host, fault.also.pick))
+        outcome.hit = ", ".join(f"{pid} ({name(pid)[-60:]})" for pid in [*pids, *(also or [])])
         self.outcomes.append(outcome)
         watch = _Watch(run, outcome, expected, _victims(run, fault, pids))
         if fault.aim:
             run.wait_for(fault.aim, _AIM)
         # Let it happen; then watch until the run has gone on for a while, or has ended.
-        with self._happening(fault, outcome, pids):
+        with ExitStack() as healing:
+            healing.enter_context(self._happening(fault, outcome, pids))
+            if fault.also:
+                healing.enter_context(self._happening(fault.also, outcome, also or []))
             watch.begin = time.monotonic()
-            until = watch.begin + fault.seconds
-            wait_until(lambda: watch.look() or time.monotonic() > until, fault.seconds + 1.0)
+            seconds = max(fault.seconds, fault.also.seconds if fault.also else 0.0)
+            until = watch.begin + seconds
+            wait_until(lambda: watch.look() or time.monotonic() > until, seconds + 1.0)
         low, healed = run.newest(), time.monotonic()
         watched = _MAY_END if expected.ends else _CALM
 
@@ -305,8 +314,8 @@ class Session:
                 case "cut":
                     self._hosts.cut(fault.host)
                     healing.callback(self._hosts.mend, fault.host)
-                case "loss":
-                    self._hosts.lose(fault.host, 0.3)
+                case "loss" | "one-way":
+                    self._hosts.lose(fault.host, 0.3 if fault.kind == "loss" else 1.0)
                     healing.callback(self._hosts.lose, fault.host, 0.0)
                 case "full disk":
                     healing.callback(self._fill().unlink)
@@ -379,7 +388,7 @@ class _Watch:
 
 def _victims(run: ChaosRun, fault: Fault, pids: list[int]) -> list[str]:
     """Return what names those that are hit, unless they have been named before."""
-    if fault.kind == "cut" or fault.role in ("launcher", "tunnel"):
+    if fault.kind in ("cut", "one-way") or fault.role in ("launcher", "tunnel"):
         hosts = [fault.host] if fault.host else [host for host in run.launched if host]
         pids = [pid for host in hosts for pid in run.ranks(host)]
     words = [f"process {pid}" for pid in pids]

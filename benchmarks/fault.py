@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 _NOTICED = 9.0
@@ -20,15 +20,19 @@ _WEIGHTS = {
         signal launcher 1, full disk 0.7, remove 0.2""",
     "nodes": """kill rank 2, kill leader 2, kill launcher 1.5, kill server 0.5, kill tunnel 0.7,
         kill helper 0.2, freeze rank 1, freeze leader 4, freeze launcher 0.5,
-        freeze tunnel 0.7, cut 4, loss 2, garbage 2,
+        freeze tunnel 0.7, cut 4, one-way 2, loss 2, garbage 2,
         signal launcher 1.5, full disk 0.5, remove 0.2""",
     "actors": """kill rank 3, kill leader 1, kill launcher 1.5, kill server 0.4, kill tunnel 0.6,
-        kill helper 0.2, freeze rank 2, freeze leader 2, freeze tunnel 0.7, cut 3, loss 2,
-        garbage 3, signal launcher 1, full disk 0.5, remove 0.2""",
+        kill helper 0.2, freeze rank 2, freeze leader 2, freeze tunnel 0.7, cut 3, one-way 2,
+        loss 2, garbage 3, signal launcher 1, full disk 0.5, remove 0.2""",
     "ray-ranks": _RAY,
     "ray-actors": _RAY,
 }
 """How often each kind of fault hits each process of a topology."""
+_ALONE = ("signal", "full disk", "remove", "garbage")
+"""Kinds whose end is judged without another fault's."""
+_PAIRS = 0.3
+"""The share of the others with which another fault happens at once."""
 HOSTS = {"nodes": 3, "actors": 3}
 """How many hosts a topology has; else one."""
 
@@ -53,6 +57,8 @@ class Fault:
     """Which of several processes: a share of them."""
     pause: float = 0.0
     """Before it, s; below 0: until all ranks are back."""
+    also: Fault | None = None
+    """What else happens while it does."""
 
     def __str__(self) -> str:
         what = signal.Signals(self.number).name if self.number else self.kind
@@ -63,14 +69,24 @@ class Fault:
             f" for {self.seconds:.1f} s" if self.seconds else "",
             f" at a {self.aim}" if self.aim else "",
         )
-        return what + "".join(parts)
+        return what + "".join(parts) + (f", and {self.also}" if self.also else "")
 
 
 def draw(dice: Random, topology: str, count: int) -> list[Fault]:
     """Draw a topology's faults."""
     choices = [choice.rsplit(maxsplit=1) for choice in _WEIGHTS[topology].split(",")]
     weights = [float(weight) for _, weight in choices]
-    return [_draw(dice, topology, dice.choices(choices, weights)[0][0]) for _ in range(count)]
+
+    def one() -> Fault:
+        return _draw(dice, topology, dice.choices(choices, weights)[0][0])
+
+    plan = []
+    for _ in range(count):
+        first, second, pairs = one(), one(), dice.random() < _PAIRS
+        if pairs and not {first.kind, second.kind} & {*_ALONE}:
+            first = replace(first, also=second)
+        plan.append(first)
+    return plan
 
 
 def _draw(dice: Random, topology: str, choice: str) -> Fault:
@@ -81,6 +97,7 @@ def _draw(dice: Random, topology: str, choice: str) -> Fault:
     seconds = {
         "freeze": dice.uniform(2.0, 20.0),
         "cut": dice.choice((dice.uniform(0.5, 8.0), dice.uniform(8.0, 40.0))),
+        "one-way": dice.choice((dice.uniform(0.5, 8.0), dice.uniform(8.0, 40.0))),
         "loss": dice.uniform(10.0, 20.0),
         "full disk": dice.uniform(1.0, 6.0),
     }
@@ -90,7 +107,7 @@ def _draw(dice: Random, topology: str, choice: str) -> Fault:
     return Fault(
         kind,
         role,
-        host if role not in ("leader", "") or kind in ("cut", "loss") else 0,
+        host if role not in ("leader", "") or kind in ("cut", "one-way", "loss") else 0,
         seconds.get(kind, 0.0),
         int(number) if kind == "signal" else 0,
         aim if role == "leader" else "",
@@ -119,7 +136,22 @@ class Promise:
 
 
 def promise(topology: str, fault: Fault) -> Promise:
-    """Return what is promised of a fault in a topology."""
+    """Return what is promised of a fault in a topology, and of another at the same time."""
+    own = _promise(topology, fault)
+    if fault.also is None:
+        return own
+    other = _promise(topology, fault.also)
+    return Promise(
+        own.ends + other.ends,
+        own.must or other.must,
+        own.others + other.others,
+        own.leaves + other.leaves,
+        own.seconds + other.seconds,
+        own.named and own.named + other.named,
+    )
+
+
+def _promise(topology: str, fault: Fault) -> Promise:
     code, first = 128 + fault.number, fault.host == 0
     match fault.kind:
         case "signal" if first:
@@ -132,7 +164,7 @@ def promise(topology: str, fault: Fault) -> Promise:
             return Promise((2,), must=True, others=(0, 2, 3), seconds=75.0)
         case "kill":
             return _killed(topology, fault.role, first=first)
-        case "freeze" | "cut":
+        case "freeze" | "cut" | "one-way":
             return _silent(topology, fault)
     return Promise()
 
