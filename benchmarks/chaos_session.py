@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -189,26 +190,25 @@ class Session:
         # Choose whom it hits, and wait for what it aims at.
         self._settle(fault)
         run = self.run
-        pids = run.find(fault.role, fault.host, fault.pick) if fault.role else []
+        faults = [fault, fault.also] if fault.also else [fault]
+        hits = [run.find(one.role, one.host, one.pick) if one.role else [] for one in faults]
+        pids = hits[0]
         if fault.role and not pids:
             return  # a host that has left, a rank that is being started again
         expected = self._expected = promise(self.topology, fault)
         for host in range(1, HOSTS.get(self.topology, 1)):
             self._may_leave.setdefault(host, set()).update(expected.leaves)
         outcome = Outcome(self.topology, self.seed, str(fault), fault.kind)
-        also = fault.also and (run.find(fault.also.role, fault.also.host, fault.also.pick))
-        outcome.hit = ", ".join(f"{pid} ({name(pid)[-60:]})" for pid in [*pids, *(also or [])])
+        outcome.hit = ", ".join(f"{pid} ({name(pid)[-60:]})" for pid in chain(*hits))
         self.outcomes.append(outcome)
         watch = _Watch(run, outcome, expected, _victims(run, fault, pids))
         if fault.aim:
             run.wait_for(fault.aim, _AIM)
         # Let it happen; then watch until the run has gone on for a while, or has ended.
         with ExitStack() as healing:
-            healing.enter_context(self._happening(fault, outcome, pids))
-            if fault.also:
-                healing.enter_context(self._happening(fault.also, outcome, also or []))
-            watch.begin = time.monotonic()
-            seconds = max(fault.seconds, fault.also.seconds if fault.also else 0.0)
+            for one, those in zip(faults, hits, strict=True):
+                healing.enter_context(self._happening(one, outcome, those))
+            watch.begin, seconds = time.monotonic(), max(one.seconds for one in faults)
             until = watch.begin + seconds
             wait_until(lambda: watch.look() or time.monotonic() > until, seconds + 1.0)
         low, healed = run.newest(), time.monotonic()
