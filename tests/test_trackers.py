@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import socket
 import struct
 import time
@@ -199,7 +200,7 @@ def test_what_a_tracker_missed_is_sent_when_it_is_back(
         log.log(1, {"held_out_score": 2.0})
         log.log(2, {"steps": 20, "loss": 0.25})
         log.close()
-        database.unlink()
+        os.truncate(database, 0)  # the store is whole again, for those that have it open, too
     import mlflow
 
     client = mlflow.MlflowClient(f"sqlite:///{database}")
@@ -208,7 +209,7 @@ def test_what_a_tracker_missed_is_sent_when_it_is_back(
     assert [(metric.step, metric.value) for metric in found] == [(10, 0.5), (20, 0.25)]
     assert [metric.step for metric in client.get_metric_history(name, "held_out_score")] == [10]
     assert "worst" not in client.get_run(name).data.metrics
-    assert "MLflow" not in capfd.readouterr().err
+    assert "did not take all" not in capfd.readouterr().err
 
 
 @pytest.mark.long
