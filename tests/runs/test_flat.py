@@ -140,7 +140,7 @@ def test_of_a_data_set(tmp_path: Path, meter: Meter) -> None:
     data = _data(tmp_path)
     words = f"""data={data} epochs={UPDATES} network.hidden=[8] held_out.every=60 held_out.links=2
         held_out.seconds=0.2 imitation.sequence_length=8 imitation.minibatch_size=64
-        env.episode_s=0.2 env.suites=["{tmp_path / "alike.toml"}"]""".split()
+        env.suites=["{tmp_path / "alike.toml"}"]""".split()
     config = override(ImitateConfig(), words)
     _train(imitation_run(config, StoredData(data)), tmp_path, meter)
     meter.check()
