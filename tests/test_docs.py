@@ -68,6 +68,21 @@ def test_the_results_are_those_of_the_result_files() -> None:
     assert (ROOT / "docs" / "results.md").read_text() == results_page(shipped_rows())
 
 
+def test_what_one_is_not_for_has_the_figures_of_its_row() -> None:
+    page, row = (ROOT / "docs" / "recipes" / "one.md").read_text(), shipped_rows()["one"]
+    told = page.partition("## Where not to take it")[2].partition("##")[0]
+    for line in (
+        "| {wifi[utilisation]:.0%}, {noisy[utilisation]:.0%} | "
+        "BBRv1 {peers[wifi][bbr][utilisation]:.0%}, {peers[noisy][bbr][utilisation]:.0%} |",
+        "| {beside-bbr[tolerable]:.0%} | BBRv1 {peers[beside-bbr][bbr][tolerable]:.0%}, ",
+        "| {beside-cubic[tolerable]:.0%} | CUBIC {peers[beside-cubic][cubic][tolerable]:.0%}, ",
+        "| {flows-32[jain]:.2f}; {flows-32[excess_loss]:.1%} | ",
+        "| {satellite[utilisation]:.0%} | Copa {peers[satellite][copa][utilisation]:.0%}, ",
+        "| {dynamic[power]:.3f} | BBRv1 {peers[dynamic][bbr][power]:.3f} |",
+    ):
+        assert row.filled(line) in told
+
+
 def test_every_toml_block_and_each_example_is_a_scenario() -> None:
     for name in ("commuter.toml", "suite.toml"):
         assert load_suite(str(ROOT / "examples" / name)).scenarios("test")

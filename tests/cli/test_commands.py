@@ -16,6 +16,7 @@ from distrlcc.cli.output import Countdown
 from distrlcc.errors import ConfigError
 from distrlcc.policy.policy_file import shipped_policies
 from distrlcc.recipes.registry import recipe
+from distrlcc.recipes.result_row import shipped_rows
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 
@@ -131,6 +132,10 @@ def test_policies_say_what_they_are_not_for(capsys: pytest.CaptureFixture[str]) 
     said = " ".join(capsys.readouterr().out.split())
     for word in ("noise in delay", "RTTs under 2 ms", "beside CUBIC", "32 flows"):
         assert word in said
+    # The figures are those that the page of results has.
+    row = shipped_rows()["one"]
+    for suite, metric in (("noisy", "utilisation"), ("beside-bbr", "tolerable")):
+        assert f"{row.of_shipped(suite, metric):.0%}" in said
     assert main(["policies", "--json", "-"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in listed if one.get("not_for")] == ["one"]

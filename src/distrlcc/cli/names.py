@@ -70,7 +70,8 @@ def about(kind: str, name: str, thing: Any) -> str:
 @cache
 def told() -> dict[str, dict[str, str]]:
     """Return what is said of named things in a file of its own, by kind and name."""
-    return read_toml(Path(__file__).with_name("about.toml"))
+    found, rows = read_toml(Path(__file__).with_name("about.toml")), shipped_rows()
+    return found | {"not_for": {k: rows[k].filled(v) for k, v in found["not_for"].items()}}
 
 
 def run_policies(args: Namespace) -> int:

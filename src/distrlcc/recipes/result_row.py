@@ -48,6 +48,11 @@ class ResultRow:
             return self.refined[suite][metric]
         return self.scores[suite][metric][self.seeds.index(self.shipped)]
 
+    def filled(self, text: str) -> str:
+        """Return a text with the scores that it names, as ``{random[power]:.3f}``."""
+        suites = {k: {m: self.of_shipped(k, m) for m in found} for k, found in self.scores.items()}
+        return text.format(**suites, peers=self.peers)
+
     def mean(self, suite: str, metric: str) -> float:
         """Return a score's mean over the runs."""
         return fmean(self.scores[suite][metric])
