@@ -74,13 +74,17 @@ def show(outcomes: Sequence[Outcome], minutes: float, target: str | None) -> Non
             bad = sum(bool(outcome.failures) for outcome in same)
             cells.append(f"{len(same) - bad} / {bad}" if same else "")
         table.add_row(kind, *cells)
-    named = [
-        [o.named for o in outcomes if o.topology == topology and o.named is not None]
-        for topology in topologies
-    ]
-    table.add_row(
-        "named after, s", *(f"{min(some):.1f}-{max(some):.1f}" if some else "" for some in named)
-    )
+    for what, key, digits in (
+        ("named after, s", "named", 1),
+        ("time of an update, ms", "update_ms", 0),
+        ("rank 0's memory, MB", "leader_mb", 0),
+    ):
+        cells = []
+        for topology in topologies:
+            some = [getattr(o, key) for o in outcomes if o.topology == topology and getattr(o, key)]
+            ends = (f"{end(some):.{digits}f}" for end in (min, max)) if some else ()
+            cells.append(" to ".join(ends))
+        table.add_row(what, *cells)
     printer = console(target)
     printer.print(table)
     faults = sum(outcome.kind not in ("started", "resumed") for outcome in outcomes)

@@ -215,6 +215,12 @@ def name(pid: int) -> str:
     return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")[:100].strip()
 
 
+def resident_mb(pid: int) -> float:
+    """Return a process's resident memory; 0 if it has gone."""
+    pages = _read(pid, "statm").split()
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6 if pages else 0.0
+
+
 def wait_until(condition: Callable[[], object], seconds: float) -> bool:
     """Wait for a condition; say whether it came true in time."""
     deadline = time.monotonic() + seconds

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
-from benchmarks.chaos_run import ChaosRun, name, wait_until
+from benchmarks.chaos_run import ChaosRun, name, resident_mb, wait_until
 from benchmarks.fault import HOSTS, Fault, Promise, draw, promise
 from benchmarks.stranger import scan
 from tests.support.namespaces import Hosts
@@ -35,7 +35,7 @@ _GROWN, _CALM, _MAY_END, _LAST = 3, 3.0, 10.0, 5.0
 ranks go on without its server while the launcher takes it down."""
 _NEW = 30.0
 """A command that was started less than this ago, s, may not have found its run."""
-_DISK_MB = 48
+_DISK_MB, _MOST_GROWTH_MB = 48, 60.0
 _RUNS = -99
 """In place of an exit code."""
 
@@ -54,6 +54,10 @@ class Outcome:
     """After how many seconds the others named them; None where nobody need."""
     seconds: float = 0.0
     """Until the run went on after the fault, or all of it had ended."""
+    update_ms: float = 0.0
+    """Time of an update once the run had gone on; 0: it had ended."""
+    leader_mb: float = 0.0
+    """Resident memory of the process that leads, then."""
     codes: dict[int, int] = field(default_factory=dict)
     """Exit codes of those that ended, by host."""
     failures: list[str] = field(default_factory=list)
@@ -79,6 +83,8 @@ class Session:
         self._may_leave = dict[int, set[int]]()
         self._expected = Promise()
         self._judged = dict[Path, int]()
+        self._first_mb = dict[int, float]()
+        """Each leader's resident memory when it was first looked at."""
 
     def __enter__(self) -> Session:
         with ExitStack() as stack:
@@ -221,6 +227,8 @@ class Session:
                 return 0 in run.codes()
             if not outcome.seconds and run.newest() >= low + _GROWN:
                 outcome.seconds = calm
+            if run.newest() > low:
+                outcome.update_ms = 1e3 * calm / (run.newest() - low)
             return calm > watched and outcome.seconds > 0.0 and not watch.waits
 
         in_time = wait_until(settled, max(expected.seconds, 3.0 * expected.named))
@@ -234,9 +242,21 @@ class Session:
             )
         if 0 in run.codes() or (expected.must and not in_time):
             outcome.seconds = time.monotonic() - healed
+            outcome.update_ms = 0.0
             self._ended(outcome, expected, last=last)
         else:
+            self._weigh(outcome)
             self._report(outcome)
+
+    def _weigh(self, outcome: Outcome) -> None:
+        """Note the leader's memory, which must not grow."""
+        leader = self.run.leader()
+        if leader is None:
+            return
+        outcome.leader_mb = resident_mb(leader)
+        first = self._first_mb.setdefault(leader, outcome.leader_mb)
+        if outcome.leader_mb > first + _MOST_GROWTH_MB:
+            outcome.failures.append(f"rank 0 has {outcome.leader_mb:.0f} MB, and had {first:.0f}")
 
     def _report(self, outcome: Outcome) -> None:
         outcome.failures += log_faults(self.run.said(self._judged))
