@@ -828,7 +828,9 @@ class _Run:
         world.at(world.now + draws.expovariate(1.0 / mean), lambda: self.trouble(mean))
 
     def watch(self) -> None:
-        """See who was killed: a launcher starts it again."""
+        """See who was killed, whom a launcher starts again, and whether the run is over."""
+        kept = self.world.kept
+        self.over |= kept.get(b"0/finished", b"none") == kept.get(b"epoch")  # as `RunWatch` hears
         for process in self.newest.values():
             if not process.alive and process.result is None and not process.groups.get("seen"):
                 process.groups["seen"] = _Mesh()
