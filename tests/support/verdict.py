@@ -124,7 +124,7 @@ def listening(pid: int) -> set[tuple[str, int]]:
 
 def shared_memory(before: set[str]) -> set[str]:
     """Return what is new in /dev/shm and is held by no process."""
-    new = {path.name for path in Path("/dev/shm").iterdir()} - before
+    new = {path.name for path in Path("/dev/shm").iterdir() if path.is_file()} - before
     if new:
         for path in Path("/proc").glob("[0-9]*/maps"):
             try:
