@@ -434,6 +434,8 @@ class Storage:
         if damage:
             return CheckpointError(f"{self} has no whole checkpoint: {'; '.join(damage[:4])}")
         names = stored_runs(self.url)
+        if self.name in names:
+            return OutputError(f"{self} has no whole checkpoint: its first was cut off")
         shown = f"; its runs: {', '.join(names[:10])}" if names else ""
         return OutputError(f"storage {self.url} holds no run {self.name!r} to resume{shown}")
 

@@ -200,6 +200,25 @@ def test_a_run_without_a_whole_generation_is_refused(storage: Storage, tmp_path:
         storage.read_config()
 
 
+def test_a_first_store_that_was_cut_off_is_told(storage: Storage, tmp_path: Path) -> None:
+    write(tmp_path / "run", 1)
+    left, put = [1], storage.write
+
+    def cut(name: str, data: bytes) -> None:
+        if not left.pop():
+            raise OutputError("the cable is pulled")
+        left.append(0)
+        put(name, data)
+
+    with storage.claim():
+        storage.write = cut  # type: ignore[method-assign]
+        with pytest.raises(OutputError, match="cable"):
+            storage.push(tmp_path / "run")
+        del storage.write
+    with pytest.raises(OutputError, match=r"no whole checkpoint: its first was cut off"):
+        storage.pull(tmp_path / "pulled")
+
+
 def test_a_name_is_not_given_away(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
