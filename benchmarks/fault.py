@@ -147,7 +147,7 @@ def promise(topology: str, fault: Fault) -> Promise:
         own.others + other.others,
         own.leaves + other.leaves,
         own.seconds + other.seconds,
-        own.named and own.named + other.named,
+        own.named and own.named + (other.named or fault.also.seconds),
     )
 
 
