@@ -141,13 +141,15 @@ def promise(topology: str, fault: Fault) -> Promise:
     if fault.also is None:
         return own
     other = _promise(topology, fault.also)
+    # One that is silent too, or an end, may come before a naming.
+    hides = other.must or fault.also.kind in ("freeze", "cut", "one-way")
     return Promise(
         own.ends + other.ends,
         own.must or other.must,
         own.others + other.others,
         own.leaves + other.leaves,
         own.seconds + other.seconds,
-        own.named and own.named + (other.named or fault.also.seconds),
+        0.0 if hides else own.named,
     )
 
 
