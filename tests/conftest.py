@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _seconds[report.nodeid.partition("::")[0]] += report.duration
+    _seconds[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -117,10 +117,10 @@ def listening(pids: Collection[int]) -> set[tuple[str, int]]:
 
 def stop_fork_server() -> None:
     """End multiprocessing's fork server, which keeps the files that it began with."""
-    forkserver._forkserver._stop()
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(condition: Callable[..., bool], seconds: float, what: str) -> None:
     """Wait for a condition.
 
     Raises:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ def _free_port() -> int:
 
 @contextlib.contextmanager
 def servers(
-    folder: Path, hosts: dict[str, str], within: dict[str, Sequence[str]] | None = None
+    folder: Path, hosts: dict[str, str], within: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[str]:
     """Serve each host at its address; yield what DISTRLCC_SSH is to be.
 

@@ -74,9 +74,9 @@ def test_equal_values_give_equal_texts_and_differences_name_dotted_keys() -> Non
     a = Train("x", ppo=Ppo(lr=1, schedule=((0, 1),)))
     b = Train("x", ppo=Ppo(lr=1.0, schedule=((0.0, 1.0),)))
     c = replace(b, ppo=replace(b.ppo, lr=float(np.float64(1.0)), epochs=5), gail=Gail())
-    a, b, c = map(config.to_toml, (a, b, c))
-    assert a == b != c
-    assert config.toml_differences(a, c) == [
+    one, same, other = map(config.to_toml, (a, b, c))
+    assert one == same != other
+    assert config.toml_differences(one, other) == [
         "ppo.epochs: 4 != 5",
         "gail.reward_scale: (absent) != 1.0",
         "gail.hidden: (absent) != [64, 64]",

@@ -181,7 +181,7 @@ def test_the_sizes_of_networks_in_the_kernel_are_on_its_page() -> None:
 def test_every_name_of_the_library_is_on_its_page() -> None:
     text = (ROOT / "docs" / "python.md").read_text()
     rendered = set(re.findall(r"^::: (\S+)$", text, re.M))
-    homes = {name: getattr(distrlcc, name).__module__ for name in distrlcc.__all__}
+    homes = {name: getattr(distrlcc, name).__module__ for name in distrlcc.__all__}  # type: ignore[attr-defined]
     assert [n for n, home in homes.items() if not {home, f"distrlcc.{n}"} & rendered] == []
     others = {"sb3.VecLink", "quic.register"}
     assert {f"distrlcc.{name}" for name in (*others, "env.config.EnvConfig")} <= rendered

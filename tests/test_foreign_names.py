@@ -154,8 +154,9 @@ def test_points_lead_to_the_schedule_and_none_does_not_clip(tmp_path: Path) -> N
         says = rf"ppo\.{name} is a number: points \(step, value\) are ppo\.{name}_schedule"
         with pytest.raises(ConfigError, match=says):
             override(config, [f"ppo.{name}=[[0, 1e-3], [1000, 1e-4]]"])
+        points: Any = {f"ppo.{name}": [[0, 1e-3], [1000, 1e-4]]}
         with pytest.raises(ConfigError, match=says):
-            distrlcc.train(out=tmp_path / "run", **{f"ppo.{name}": [[0, 1e-3], [1000, 1e-4]]})
+            distrlcc.train(out=tmp_path / "run", **points)
         assert override(config, [f"ppo.{name}_schedule=[[0, 1e-3], [1000, 1e-4]]"])
     ppo = override(config, ["ppo.grad_clip=none"]).ppo
     assert ppo is not None
@@ -198,7 +199,7 @@ def function(path: str, name: str) -> ast.FunctionDef:
 
 
 def test_flags_of_ray_start_are_all_there_and_real() -> None:
-    shown, hidden = set(), set()
+    shown, hidden = set[str](), set[str]()
     for option in function("scripts/scripts.py", "start").decorator_list:
         if not isinstance(option, ast.Call):
             continue

@@ -578,7 +578,7 @@ def model(folder: Path) -> tuple[Document, Parse]:
     made = [torch.ones(shape) for shape in ((), (0,), (4,), (6, 4), (4, size), (2, 2, 2))]
     made += [made[2].to(kind) for kind in (torch.complex64, torch.bool, torch.bfloat16)]
     made += [made[2] * torch.nan, torch.ones(4).to_sparse(), torch.ones(1).expand(1 << 40)]
-    changes = st.lists(
+    changes: st.SearchStrategy[Any] = st.lists(
         st.tuples(st.sampled_from(names), st.sampled_from([*made, None, 3, "x", [1], {}])),
         max_size=2,
     )

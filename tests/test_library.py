@@ -69,8 +69,7 @@ def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
     assert len(heard.scores) == 2
     assert heard.policies == [policy]
     again = Heard()
-    more = {"total_steps": 640, "resume": True, "show": False}
-    train_recipe(out=tmp_path / "run", callbacks=[again], **more)
+    train_recipe(out=tmp_path / "run", callbacks=[again], total_steps=640, resume=True, show=False)
     assert again.updates == [640.0]
     found = evaluate(policy, "cubic", links=2)
     assert set(found["sender"]) == {"run", "cubic"}
@@ -78,10 +77,10 @@ def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
     assert "cubic" in page.read_text()
     other = tmp_path / "other"
     with pytest.raises(ConfigError, match="unknown key"):
-        train_recipe("quickstart", out=other, **{"ppo.none": 1})
+        train_recipe("quickstart", out=other, **dict[str, Any]({"ppo.none": 1}))
     for wrong, why in ((again, "not iterable"), ([print], "has no on_begin, on_update")):
         with pytest.raises(ConfigError, match=f"callbacks: expected a list of .* {why}"):
-            train_recipe("quickstart", out=other, callbacks=wrong)
+            train_recipe("quickstart", out=other, callbacks=wrong)  # type: ignore[arg-type]
     assert not other.exists()
 
 
@@ -160,7 +159,7 @@ def test_a_preference_is_what_a_policy_sees_and_does() -> None:
             observation, _, _, _, info = env.step(policy.act(observation))
         windows.append(info["queueing_delay_rtt"].mean())
     assert windows[0] > windows[1]
-    assert load_policy("preference", prefer=np.float32(0.5)).preference == 0.5
+    assert load_policy("preference", prefer=np.float32(0.5)).preference == 0.5  # type: ignore[arg-type]
     for wrong in (3.0, float("nan")):
         with pytest.raises(ConfigError, match=r"prefer is .*; expected 0 \(throughput\)"):
             load_policy("preference", prefer=wrong)
@@ -250,7 +249,7 @@ def test_importing_loads_nothing_that_is_not_used() -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError, match="nothing"):
-        distrlcc.nothing  # noqa: B018
+        distrlcc.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def _trained(out: Path) -> None:
@@ -339,7 +338,7 @@ def test_each_argument_refuses_values_of_other_types(
     function: Any, given: tuple[Any, ...], tmp_path: Path
 ) -> None:
     """As a file does: no name is taken for a truth, and no list for a name."""
-    made = function.__init__ if isinstance(function, type) else function
+    made = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     hints, tried = get_type_hints(made, vars(library) | vars(vector)), 0
     for parameter in signature(made).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD or parameter.name == "self":
@@ -385,7 +384,7 @@ def test_numbers_that_are_too_small_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=name):
             call()
-    assert make_vec(np.int64(2), policy, preferences=np.array([0.1, 0.2])).num_envs == 2
+    assert make_vec(np.int64(2), policy, preferences=np.array([0.1, 0.2])).num_envs == 2  # type: ignore[arg-type]
     assert make_vec(2, policy).num_envs == 2
 
 

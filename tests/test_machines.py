@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +68,8 @@ class Generation:
 
 class StorageMachine(_Machine):
     """Pushes, some of them cut off, owners, leaders, damage and pulls."""
+
+    storage: Storage
 
     @initialize()
     def begin(self) -> None:
@@ -257,7 +258,7 @@ class RunDirectoryMachine(_Machine):
 @pytest.mark.parametrize("machine", [StorageMachine, RunDirectoryMachine])
 @pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.long)])
 def test_what_comes_back_is_what_the_model_says(
-    machine: Callable[[], RuleBasedStateMachine], count: int
+    machine: type[RuleBasedStateMachine], count: int
 ) -> None:
     few = settings(
         max_examples=count,

@@ -49,9 +49,9 @@ def test_units_are_systemds_and_their_lines_are_commands(unit: Path, tmp_path: P
     assert f"`{unit.stem}`" in (ROOT / "docs" / "operations.md").read_text()
     if not shutil.which("systemd-analyze"):
         pytest.skip("needs systemd-analyze")
-    (program := tmp_path / "distrlcc").write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    (copy := tmp_path / unit.name).write_text(unit.read_text().replace(INSTALLED, str(program)))
+    (own := tmp_path / "distrlcc").write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    (copy := tmp_path / unit.name).write_text(unit.read_text().replace(INSTALLED, str(own)))
     words = ["systemd-analyze", "verify", "--man=no", str(copy)]
     found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stdout + found.stderr) == (0, "")
@@ -73,7 +73,7 @@ def test_the_receivers_end_is_one_that_its_unit_takes_for_success() -> None:
     status = Path(f"/proc/{process.pid}/status")
     caught = re.compile(r"^SigCgt:\t(\w+)$", re.MULTILINE)
     wait_until(
-        lambda: int(caught.findall(status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1,
+        lambda: int(caught.findall(status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1 == 1,
         60.0,
         "that it hears SIGTERM",
     )
@@ -98,8 +98,8 @@ ODD = 'a "name"\\with\nall', "plain"
 
 
 def test_prometheus_reads_whatever_figures_and_labels_there_are() -> None:
-    figures = {"a b-c": 1, "big": 10**30, "nan": math.nan, "up": math.inf, "down": -math.inf}
-    figures |= {"yes": True, "text": "x", "list": [1], "none": None, "grows": 7}
+    figures: dict[str, Any] = {"a b-c": 1, "big": 10**30, "nan": math.nan, "up": math.inf}
+    figures |= {"down": -math.inf, "yes": True, "text": "x", "list": [1], "none": None, "grows": 7}
     things = [({"run": name, "kind": "é"}, figures) for name in ODD]
     for of in _parsed(exposition("x", things, {"grows"})).values():
         assert set(of) == {"x_a_b_c", "x_big", "x_nan", "x_up", "x_down", "x_yes", "x_grows_total"}

@@ -140,7 +140,7 @@ class _Broken(distrlcc.Callbacks):
 def test_a_run_that_is_stopped_is_closed_and_goes_on(
     tmp_path: Path, store: Any, place: Path
 ) -> None:
-    out, more = tmp_path / "run", {"show": False, "processes": 2, "checkpoint_every": 9}
+    out, more = tmp_path / "run", dict[str, Any](show=False, processes=2, checkpoint_every=9)
     with pytest.raises(ArithmeticError):
         distrlcc.train(out=out, callbacks=[_Broken()], mlflow="auto", **more, **SMALL)
     run = _logged(out, "mlflow")

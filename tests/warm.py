@@ -159,7 +159,7 @@ def _start_fork_server_by(start: Callable[[dict[str, Any]], int]) -> None:
         warm = start(order) if "forkserver" in str(args[-1]) else 0
         return warm or spawn(path, args, passed)
 
-    util.spawnv_passfds = warm_spawn
+    util.spawnv_passfds = warm_spawn  # type: ignore[assignment]
 
 
 # The side of the server
@@ -210,9 +210,9 @@ def _become(order: dict[str, Any], files: list[int]) -> None:
     if order.get("namespace"):
         _enter(order["namespace"])
     random.seed()
-    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", 1 if os.isatty(1) else -1, closefd=False)
-    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", 1 if os.isatty(1) else -1, closefd=False)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)  # type: ignore[misc]
 
 
 def _enter(name: str) -> None:
@@ -306,9 +306,9 @@ def _main() -> int:
     # The command's own main module, which multiprocessing may ask for.
     spec = importlib.util.find_spec("distrlcc.__main__")
     assert spec is not None
-    module = types.ModuleType("__main__")
-    module.__spec__, module.__file__, module.__package__ = spec, spec.origin, "distrlcc"
-    sys.modules["__main__"] = module
+    own = types.ModuleType("__main__")
+    own.__spec__, own.__file__, own.__package__ = spec, spec.origin, "distrlcc"
+    sys.modules["__main__"] = own
     sys.argv = [str(Path(str(spec.origin))), *order["words"]]
     from distrlcc.cli.main import main
 
@@ -317,7 +317,7 @@ def _main() -> int:
 
 def _exit(code: object) -> None:
     """Exit as the interpreter does, but do not take its hundreds of modules apart: 0.3 s."""
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

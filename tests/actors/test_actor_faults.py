@@ -117,7 +117,7 @@ def test_a_run_goes_on_with_its_own_settings_and_with_more_machines(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_text(to_toml(override(recipe("distrlcc"), settings)))
     seen: list[Any] = []
-    monkeypatch.setattr("distrlcc.actors.start.start_actors", lambda c, *_: seen.append(c) or 0)
+    monkeypatch.setattr("distrlcc.actors.start.start_actors", lambda c, *_: seen.append(c) or 0)  # type: ignore[func-returns-value]
     words = ["--node-index", "0", "--node-num", "3", "--ip", "127.0.0.1", "--load", "run"]
     for name in ([], ["distrlcc"]):
         assert main(["node", *name, *words]) == 0

@@ -46,7 +46,8 @@ class Workers:
     """Act in turn, each on a link of its own, always with the newest weights."""
 
     def __init__(self, config: RunConfig, training: RunState, first_step: int = 0) -> None:
-        self._training, self._envs = training, []
+        self._training, self._envs = training, list[EnvSource]()
+        self._per_update = config.actors.per_update
         envs = config.actors.envs_per_worker
         for index, link in enumerate(config.actors.links):
             env = replace(config.env, suites=(link,), suite_weights=())
@@ -59,7 +60,7 @@ class Workers:
     def update(self) -> dict[str, float]:
         """Learn from as many segments as an update takes, as the training loop does."""
         training, stats = self._training, CollectStats()
-        segments = [self.segment() for _ in range(training.config.actors.per_update)]
+        segments = [self.segment() for _ in range(self._per_update)]
         _source(training).queue.add(segments)
         for segment in segments:
             stats.merge(segment.stats)
@@ -99,7 +100,7 @@ def _reloaded(training: RunState, out: Path, config: RunConfig | None = None) ->
     """Return what goes on from a state that was saved, perhaps with another configuration."""
     with RunDirectory.create(out, training.config, tensorboard=False) as run:
         run.save(training.state_dict())
-    again = _training(config or training.config)
+    again = _training(config or training.config)  # type: ignore[arg-type]
     again.load(RunDirectory.resume(out, again.config, tensorboard=False))
     return again
 

@@ -123,7 +123,7 @@ def _stranger(place: str) -> socket.socket:
 
 def _joined(engine: ChannelEngine, count: int = 1) -> list[Worker]:
     seen: list[Worker] = []
-    wait_until(lambda: len(seen.extend(engine.changes().joined) or seen) >= count, LONG, "joining")
+    wait_until(lambda: len(seen.extend(engine.changes().joined) or seen) >= count, LONG, "joining")  # type: ignore[func-returns-value]
     return seen
 
 
@@ -141,7 +141,7 @@ def _segment(config: RunConfig, seed: int) -> Segment:
         for name, array in rollout.arrays().items()
     }
     stats = CollectStats(*dice.random(len(fields(CollectStats))))
-    rollout = replace(rollout, **arrays, steps=np.int64(len(rollout.rewards)), version=3)
+    rollout = replace(rollout, **arrays, steps=np.int64(len(rollout.rewards)), version=3)  # type: ignore[arg-type]
     return Segment(2, seed, rollout, stats)
 
 

@@ -47,7 +47,7 @@ class Site:
     def port(self) -> int:
         return int(re.findall(r":(\d+)/", self.address)[0])
 
-    def ask(self, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> Any:
+    def ask(self, path: str, method: str = "GET", body: bytes = b"", /, **headers: str) -> Any:
         """Return the status and the answer; a name's ``_`` is a header's ``-``."""
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -7,6 +7,7 @@ import re
 import shlex
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,7 +162,7 @@ def test_curves_and_events_follow_what_is_written(
     monkeypatch.setattr("distrlcc.board.runs.MOST_ROWS", 100)
     run = Run("a", tmp_path)
 
-    def write(*rows: dict[str, object]) -> None:
+    def write(*rows: dict[str, Any]) -> None:
         with (tmp_path / "metrics.jsonl").open("a") as lines:
             lines.writelines(f"{json.dumps(row)}\n" for row in rows)
         run.refresh()

@@ -60,7 +60,7 @@ def broken(parser: Parser) -> Iterator[tuple[str, str, list[str]]]:
         name, _, values = what.partition(" ")
         action = parser._option_string_actions[name]
         for flag in flags.split():
-            beside = []
+            beside: list[str] = []
             if verb == "not with":
                 beside = [name, values.split("|")[0]] if values else words_of(parser, name)
             elif values and str(action.default) in values.split("|"):

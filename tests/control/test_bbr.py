@@ -20,7 +20,7 @@ def flow() -> Recorded:
     return run("bbr", seconds=12, limit=500)[0]
 
 
-def within(flow: Recorded, mode: int) -> list[Sample]:
+def within(flow: Recorded, mode: float) -> list[Sample]:
     return [sample for sample in flow.samples if sample.state[bbr.MODE] == mode]
 
 
@@ -33,8 +33,8 @@ def test_starts_with_the_nominal_pacing_rate_and_the_high_gain() -> None:
 def test_states_follow_in_order_with_their_gains(flow: Recorded) -> None:
     modes = [mode for mode, _ in itertools.groupby(s.state[bbr.MODE] for s in flow.samples)]
     assert modes == [STARTUP, DRAIN, PROBE_BW, PROBE_RTT, PROBE_BW]
-    gains = {STARTUP: [(HIGH, HIGH)], DRAIN: [(1 / HIGH, HIGH)], PROBE_RTT: [(1, 1)]}
-    gains[PROBE_BW] = [(gain, 2) for gain in GAINS]
+    gains = {STARTUP: [(HIGH, HIGH)], DRAIN: [(1 / HIGH, HIGH)], PROBE_RTT: [(1.0, 1.0)]}
+    gains[PROBE_BW] = [(gain, 2.0) for gain in GAINS]
     for sample in flow.samples:
         mode, pacing, cwnd = sample.state[[bbr.MODE, bbr.PACING_GAIN, bbr.CWND_GAIN]]
         assert (pacing, cwnd) in gains[mode]

@@ -1,6 +1,7 @@
 import pytest
 
 from distrlcc.control import cubic
+from distrlcc.control.reno import RECOVER, SSTHRESH
 from tests.control.drive import Driver
 
 
@@ -16,14 +17,14 @@ def at_window(window: float) -> Driver:
 
 
 def leave_recovery(flow: Driver) -> None:
-    while flow.seq < flow.state[cubic.RECOVER] - 1:
+    while flow.seq < flow.state[RECOVER] - 1:
         flow.ack(after_ms=0)
 
 
 def test_loss_reduces_by_beta_and_sets_k_by_equation_2() -> None:
     flow = at_window(100)
     assert flow.cwnd == pytest.approx(70)
-    assert flow.state[cubic.SSTHRESH] == pytest.approx(70)
+    assert flow.state[SSTHRESH] == pytest.approx(70)
     assert flow.state[cubic.W_MAX] == 100
     flow.ack()
     assert flow.state[cubic.K] == pytest.approx((100 * 0.3 / 0.4) ** (1 / 3))
@@ -82,7 +83,7 @@ def test_timeout_and_the_stage_after_it() -> None:
     flow = at_window(100)
     flow.timeout()
     assert flow.cwnd == 1
-    assert flow.state[cubic.SSTHRESH] == pytest.approx(49)
+    assert flow.state[SSTHRESH] == pytest.approx(49)
     flow.seq = flow.sent - 1
     for _ in range(48):
         flow.ack()

@@ -1,6 +1,7 @@
 import pytest
 
 from distrlcc.control import ledbat
+from distrlcc.control.reno import SSTHRESH
 from distrlcc.control.state import CWND
 from tests.control.drive import Driver, linear, run
 
@@ -31,7 +32,7 @@ def test_growth_is_by_the_distance_of_the_least_of_four_samples_from_the_target(
     for rtt in (others, least, others, others):
         flow.ack(rtt_ms=rtt)
     flow.fill(50)
-    flow.state[ledbat.SSTHRESH] = 2
+    flow.state[SSTHRESH] = 2
     flow.ack(rtt_ms=others)
     assert flow.cwnd == pytest.approx(50 + off_target / 50)
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from distrlcc.control import vegas
+from distrlcc.control.reno import SSTHRESH
 from tests.control.drive import Driver, linear, run
 
 
@@ -20,7 +21,7 @@ def test_slow_start_ends_with_gamma_packets_in_the_queue() -> None:
     flow.round(rtt_ms=120)
     flow.ack(rtt_ms=120)
     assert flow.cwnd == pytest.approx(40 * 100 / 120 + 1)
-    assert flow.cwnd >= flow.state[vegas.SSTHRESH]
+    assert flow.cwnd >= flow.state[SSTHRESH]
 
 
 @pytest.mark.parametrize(

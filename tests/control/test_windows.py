@@ -1,6 +1,7 @@
 """The guard and the pacing: hand-computed steps, and links on which nothing else would help."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,7 +187,7 @@ def test_where_delay_is_noise_cubics_rule_has_the_window_alone(
     calm = outside(link)
     assert calm.windows.state[0, windows.OUTSIDE_TIME] == 0.0
     assert used(calm, rate) < 0.35
-    noisy = outside(replace(link, **dict.fromkeys(noises, 16.0)))
+    noisy = outside(replace(link, **dict[str, Any](dict.fromkeys(noises, 16.0))))
     assert noisy.windows.state[0, windows.NOISY_ENTRIES] >= 1
     assert noisy.windows.state[0, windows.SHORT_ENTRIES] == 0
     assert used(noisy, rate) > 0.7

@@ -25,8 +25,8 @@ def _episode(number: int, length: int, actions: int = 0) -> Episode:
     columns = (rng.normal(size=shape).astype(np.float32) for shape in (length, (length, 3), 3))
     scores = {"return": 1.5 * number, "utilisation": 0.5, "queueing_delay": 0.25, "loss": 0.125}
     observations = rng.normal(size=(length, 3)).astype(np.float32)
-    taken = taken.astype(np.float32) if actions else taken
-    return Episode(f"toy/{number}", observations, *taken, *columns, scores)
+    both = taken.astype(np.float32 if actions else np.int64)
+    return Episode(f"toy/{number}", observations, *both, *columns, scores)  # type: ignore[call-arg]
 
 
 def write_data(

@@ -82,8 +82,9 @@ def test_suites_without_weights_are_drawn_alike() -> None:
         env = LinkVectorEnv(64, EnvConfig(("random", "cellular"), weights))
         env.reset(seed=1)
         rates.append(env.batch.mean_rate)
+        assert isinstance(env.batch, LinkBatch)
         assert 20 <= int((env.batch.simulator.links[:, col.IS_TRACE] == 1).sum()) <= 44
-    assert np.array_equal(*rates)
+    assert np.array_equal(rates[0], rates[1])
 
 
 def test_configurations_with_weights_written_out_still_load() -> None:
@@ -109,7 +110,7 @@ def test_suites_set_alone_are_drawn_alike() -> None:
 def test_sb3_trains_on_the_environment() -> None:
     from stable_baselines3 import PPO
 
-    sizes = {"n_steps": 512, "batch_size": 128, "n_epochs": 4}
+    sizes: Any = {"n_steps": 512, "batch_size": 128, "n_epochs": 4}
     model = PPO("MlpPolicy", _make(2.0), seed=0, device="cpu", **sizes)
     before = [p.detach().clone() for p in model.policy.parameters()]
     model.learn(1024)
@@ -124,9 +125,9 @@ def test_gymnasiums_statistics_wrappers_work() -> None:
     single = RecordEpisodeStatistics(_make(0.2))
     vector = VectorStatistics(LinkVectorEnv(3, EnvConfig(episode_s=0.2, stagger=False)))
     for env, action, lengths in ((single, 3, 20), (vector, np.full(3, 3), [20] * 3)):
-        env.reset(seed=1)  # type: ignore[attr-defined]
+        env.reset(seed=1)
         for _ in range(20):
-            *_, info = env.step(action)  # type: ignore[attr-defined]
+            *_, info = env.step(action)  # type: ignore[arg-type]
         np.testing.assert_array_equal(info["episode"]["l"], lengths)
 
 
@@ -307,19 +308,20 @@ def test_a_step_before_a_reset_or_after_the_end_is_refused() -> None:
     vector = make_vector_env(2, suites=("slow",), episode_s=0.05, stagger=False)
     waiting = make_vector_env(2, suites=("slow",), episode_s=0.05, autoreset=False, stagger=False)
     alone = LinkEnv(suites=("slow",), episode_s=0.05)
-    for env, action in ((vector, np.ones(2, int)), (waiting, np.ones(2, int)), (alone, 1)):
+    cases: Any = ((vector, np.ones(2, int)), (waiting, np.ones(2, int)), (alone, 1))
+    for env, action in cases:
         with pytest.raises(ResetNeeded, match="call reset before step"):
-            env.step(action)  # type: ignore[attr-defined]
-        env.reset(seed=0)  # type: ignore[attr-defined]
-        ends = [env.step(action)[3] for _ in range(5)]  # type: ignore[attr-defined]
+            env.step(action)
+        env.reset(seed=0)
+        ends = [env.step(action)[3] for _ in range(5)]
         assert np.all(ends[-1])
         if env is vector:  # the next episodes began by themselves
             env.step(action)
             continue
         with pytest.raises(ResetNeeded, match="all are over"):
-            env.step(action)  # type: ignore[attr-defined]
-        env.reset()  # type: ignore[attr-defined]
-        env.step(action)  # type: ignore[attr-defined]
+            env.step(action)
+        env.reset()
+        env.step(action)
     # Where a state was put back, an episode goes on.
     again = make_vector_env(2, suites=("slow",), episode_s=0.05)
     again.load_state_dict(vector.state_dict())

@@ -30,8 +30,8 @@ def test_the_scheme_runs_as_it_does_in_evaluation(scheme: str) -> None:
         shown.step(shown.labels())
         plain.advance()
     columns = [col.SENT, col.DELIVERED, col.DROPPED, col.RANDOM_LOST, col.MIN_RTT]
-    flows = (batch.simulator.flows[:, columns] for batch in (shown, plain))
-    np.testing.assert_array_equal(*flows)
+    one, other = (batch.simulator.flows[:, columns] for batch in (shown, plain))
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     (line,) = capfd.readouterr().err.splitlines()
     assert re.search(r"model\.zip: \S+ has shape .* give --set with the observation", line)
     # It acts as the model does.
-    observation = links.reset()
+    observation: Any = links.reset()
     for _ in range(30):
         expected, _ = model.predict(observation, deterministic=True)
         for path in (own, read):
@@ -113,7 +114,8 @@ def made(kind: str, action: str, kwargs: dict[str, Any]) -> tuple[Any, Any]:
 
     from distrlcc.sb3 import VecLink
 
-    home, name, more = stable_baselines3, "MlpPolicy", {"use_sde": True} if "sde" in kwargs else {}
+    home, name = stable_baselines3, "MlpPolicy"
+    more: dict[str, Any] = {"use_sde": True} if "sde" in kwargs else {}
     if kind == "RecurrentPPO":
         home = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
         name = "MlpLstmPolicy"
@@ -181,7 +183,7 @@ def test_gymnasiums_and_sb3s_checkers_pass_in_each_render_mode(mode: str | None)
         ended = False
         while not ended:
             *_, ended, _ = env.step(3)
-        frame = env.render()
+        frame: Any = env.render()
         if mode == "ansi":
             assert re.fullmatch(r" *\d.* s  rate \[#* *\] .* Mbit/s  queue \[.* packets\n", frame)
         elif mode:
@@ -193,7 +195,7 @@ def test_gymnasiums_and_sb3s_checkers_pass_in_each_render_mode(mode: str | None)
     many = gymnasium.make_vec(ID, num_envs=3, render_mode=mode, episode_s=0.5)
     many.reset(seed=1)
     many.step(np.full(3, 3))
-    frames = many.render()
+    frames: Any = many.render()
     assert frames is None if mode is None else len(frames) == 3
     env.close()
     many.close()
@@ -231,14 +233,14 @@ def test_tools_make_the_environment_by_its_id(kind: str, tmp_path: Path) -> None
     elif kind == "make_vec_env":
         links = make_vec_env(ID, n_envs=2, seed=1, env_kwargs={"episode_s": 0.5})
         sb3.PPO("MlpPolicy", links, n_steps=8, batch_size=8, device="cpu").learn(16)
-        assert np.shape(links.render()) == (480, 360, 3)  # both in one
+        assert np.asarray(links.render()).shape == (480, 360, 3)  # both in one
     elif kind == "CleanRL":  # as its ppo.py makes them
 
         def thunk(index: int) -> Any:
             env = gymnasium.make(ID, render_mode="rgb_array") if not index else gymnasium.make(ID)
             return gymnasium.wrappers.RecordEpisodeStatistics(env)
 
-        envs = gymnasium.vector.SyncVectorEnv([lambda i=i: thunk(i) for i in range(2)])
+        envs = gymnasium.vector.SyncVectorEnv([partial(thunk, i) for i in range(2)])
         assert isinstance(envs.single_action_space, gymnasium.spaces.Discrete)
         envs.reset(seed=1)
         assert envs.step(envs.action_space.sample())[1].shape == (2,)

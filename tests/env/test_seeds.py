@@ -109,7 +109,7 @@ def test_each_of_several_seeds_names_its_environments_links() -> None:
     assert _names([None, 6, None, 8], env) == [after[0], b, after[2], d]
     for wrong in ([1, 2, 3], [], [[1, 2, 3, 4]], [1, 2, 3, 4, 5]):
         with pytest.raises(ConfigError, match="seed"):
-            env.reset(seed=wrong)
+            env.reset(seed=wrong)  # type: ignore[arg-type]
 
 
 def test_agents_of_one_link_name_it_together_and_disturbances_too() -> None:

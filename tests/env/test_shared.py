@@ -88,8 +88,8 @@ def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
     rng = np.random.default_rng(0)
     for _ in range(150):
         actions = rng.integers(0, 6, 4)
-        expected, found = alone.step(actions), shared.step(np.repeat(actions, K))
-        expected, found = (*expected, alone.labels()), (*found, shared.labels())
+        expected = (*alone.step(actions), alone.labels())
+        found = (*shared.step(np.repeat(actions, K)), shared.labels())
         check_same([tuple(each[::K] for each in found)], [expected])
         assert not found[0].reshape(4, K, -1)[:, 1:].any()
 
@@ -220,6 +220,7 @@ def test_a_share_of_the_links_has_agents_in_the_kernel() -> None:
     assert (np.ptp(agents_of_a_link, axis=1) > 0).all()
     # Each episode draws anew.
     for _ in range(2):
+        assert isinstance(env.batch, LinkBatch)
         links, inside = env.batch.simulator.links, env.batch.disturbance.in_kernel[:: CONFIG.agents]
         np.testing.assert_array_equal(links[:, col.DELAYED_ACKS] == 1, inside)
         first = inside.copy()

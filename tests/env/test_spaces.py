@@ -208,7 +208,7 @@ def test_rtts_below_a_hosts_noise_are_all_the_same(name: str) -> None:
                 acked = {"acked": 20.0, "rtt_sum": 10 * (low + high), "duration": 0.01}
                 newest = space.observe(interval_stats(**acked, **rtts, cwnd=50.0, inflight=40.0))
             seen.append(newest)
-        assert np.array_equal(*seen) == same
+        assert np.array_equal(seen[0], seen[1]) == same
 
 
 @pytest.mark.parametrize(("action", "rate"), [("genet", 80.0), ("fine", 0.0)])

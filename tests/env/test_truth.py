@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.sim.suites import scenario_by_id
@@ -23,6 +24,7 @@ def test_it_is_of_the_agents_own_links_and_goes_with_the_state() -> None:
     assert np.abs(truth).max() < 8
     column = dict(zip(TRUTH, truth.T, strict=True))
     for n, name in enumerate(env.link_names()):
+        assert isinstance(env.batch, LinkBatch)
         link, row = scenario_by_id(name).link, int(env.batch.first[n])
         assert column["loss"][row] == pytest.approx(20 * min(link.loss, 0.1))
         assert column["aqm"][row] == (link.aqm is not None)

@@ -1,6 +1,7 @@
 """Made-up scores that look like real ones, for tests and for looking at the report."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def with_figures(scores: SchemeScores, **figures: np.ndarray) -> SchemeScores:
 def make_series(scheme: str, link: str = "cellular-3", buckets: int = 300) -> Series:
     """A link whose capacity wanders, and a scheme that lags behind it."""
     rng = np.random.default_rng(list(scheme.encode()))
-    edges = np.arange(buckets + 1) * 0.1
+    edges = np.arange(buckets + 1, dtype=float) * 0.1
     time = edges[1:] - 0.05
     capacity = 12 * np.exp(0.6 * np.sin(time / 3))
     mean, delay, _, _ = PROFILES[scheme]
@@ -82,9 +83,9 @@ def failed_on(scores: SchemeScores, *links: int) -> SchemeScores:
     return replace(scores, figures=gaps)
 
 
-def make_policy(acting: Acting = "sample", kind: str = "mlp", **changes: object) -> PolicyFile:
+def make_policy(acting: Acting = "sample", kind: Any = "mlp", **changes: Any) -> PolicyFile:
     """Return a policy at random for a changed default environment."""
-    config = EnvConfig(**changes)  # type: ignore[arg-type]
+    config = EnvConfig(**changes)
     batch = LinkBatch(1, config)
     spec = PolicySpec(
         config.observation,
@@ -92,7 +93,7 @@ def make_policy(acting: Acting = "sample", kind: str = "mlp", **changes: object)
         config.action,
         batch.actions.kind,
         batch.actions.size,
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         hidden=(8,),
         interval_rtts=config.interval_rtts or None,
         pacing=config.pacing,

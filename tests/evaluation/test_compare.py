@@ -131,7 +131,7 @@ def _reported(folder: Path, link: Link, **more: Any) -> str:
 def test_links_of_one_name_that_differ_are_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usual = {"rate_mbps": 12.0, "queue_packets": 40}
+    usual: Any = {"rate_mbps": 12.0, "queue_packets": 40}
     one = _reported(tmp_path / "one", Link(**usual))
     assert main(["compare", one, _reported(tmp_path / "same", Link(**usual))]) == 0
     for number, (place, value) in enumerate(LINKS.items()):

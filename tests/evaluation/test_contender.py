@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_shared_links_and_changes_are_measured_at_the_preference(policy: Path) -
 
 
 def test_who_joins_is_told_at_once() -> None:
-    changes = {"agents": 2, "suites": ("shared-2",), "suite_weights": (), "stagger": False}
+    changes: Any = {"agents": 2, "suites": ("shared-2",), "suite_weights": (), "stagger": False}
     config = replace(recipe("preference").env, **changes)
     env = LinkVectorEnv(2, config, split="test", seed=0, preferences=np.array([0.7]))
     observation, info = env.reset()

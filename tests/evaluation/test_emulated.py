@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,10 +172,9 @@ def test_a_links_time_begins_with_the_flow_that_starts_first() -> None:
 
 
 def _measured(scenario: Scenario, flow: RealFlow, mbps: float, late: float = 0.0) -> RealRun:
-    edges = np.arange(3.0)
-    values = [np.full(2, mbps) for _ in range(4)]
-    sender = {metric.key: np.ones(2) for metric in SENDER_METRICS}
-    series = Series(flow.contender.name, scenario.name, edges, *values, sender=sender)
+    edges, flat = np.arange(3.0), np.full(2, mbps)
+    said = {metric.key: np.ones(2) for metric in SENDER_METRICS}
+    series = Series(flow.contender.name, scenario.name, edges, flat, flat, flat, flat, sender=said)
     figures = {metric.key: 1.0 for metric in (*METRICS, *SENDER_METRICS)}
     figures |= {"throughput_mbps": mbps, "mean_smoothed_rtt_ms": 25.0}
     return RealRun(figures, series, late)
@@ -323,7 +323,7 @@ def test_the_kernels_tcp_uses_the_control_that_was_named() -> None:
         send("127.0.0.1", _start_sink(), "nothing", 0.3)
 
 
-def _real_packets(test: Callable[..., None]) -> Callable[..., None]:
+def _real_packets(test: Callable[..., None]) -> Any:
     """Mark a test that emulates links, for which it needs root."""
     needed = os.geteuid() == 0 and Path("/dev/net/tun").exists()
     skip = pytest.mark.skipif(not needed, reason="needs root and /dev/net/tun")

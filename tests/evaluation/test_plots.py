@@ -49,7 +49,7 @@ def test_a_legend_fits_above_the_plot(name: str, count: int) -> None:
     box, plot = legend.get_window_extent(), axes.get_tightbbox()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
-    assert plot.y1 <= box.y0
+    assert plot.y1 <= box.y0  # type: ignore[union-attr]
     assert box.y1 <= figure.bbox.y1
     assert axes.get_window_extent().height > 2.0 * DPI
 
@@ -85,9 +85,9 @@ def test_odd_values_and_names_can_be_drawn() -> None:
         values = {"p95_queueing_delay_ms": np.full((1, 1), delay), "throughput_mbps": 0 * np.eye(1)}
         encode(scatter(summarise([with_figures(one, **values)])), "png")
     for buckets in (1, 3, 20):
-        silent = {"rate_mbps": np.zeros(buckets), "queueing_delay_ms": np.full(buckets, np.nan)}
-        drawn = replace(make_series("copa", buckets=buckets), scheme=r"$\frac{$", **silent)
-        encode(time_series([drawn]), "svg")
+        still, unknown = np.zeros(buckets), np.full(buckets, np.nan)
+        named = replace(make_series("copa", buckets=buckets), scheme=r"$\frac{$")
+        encode(time_series([replace(named, rate_mbps=still, queueing_delay_ms=unknown)]), "svg")
 
 
 def test_senders_that_say_something_get_panels_of_their_own() -> None:

@@ -170,9 +170,7 @@ def test_percentiles_of_histograms_are_within_a_percent() -> None:
         {"observation": "indigo", "action": "indigo"},
     ],
 )
-def test_a_policy_acts_the_same_for_the_same_seed(
-    acting: Acting, changes: dict[str, object]
-) -> None:
+def test_a_policy_acts_the_same_for_the_same_seed(acting: Acting, changes: dict[str, Any]) -> None:
     contender = policy_contender(make_policy(acting, **changes))
     scenarios = load_suite("random").scenarios("test", 6)
     a, _ = evaluate(contender, scenarios, seeds=2)
@@ -330,7 +328,7 @@ def test_links_that_never_change_may_stand_beside_others_that_do() -> None:
     ],
 )
 def test_what_passes_by_is_not_back(inflight: list[float], expected: float) -> None:
-    ages = 0.01 * np.arange(1, 6)
+    ages = 0.01 * np.arange(1, 6, dtype=float)
     assert first_fit(ages, np.array(inflight, float), 10.0, 0.01) == pytest.approx(expected)
 
 

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def test_draws_are_named_by_their_number() -> None:
 def test_a_link_shrinks_to_the_one_feature_that_fails_and_near_its_least(name: str) -> None:
     dimension = DIMENSIONS[name]
     least = math.sqrt(dimension.low * dimension.high)
-    point = replace(full(), **{name: dimension.high})
+    point = replace(full(), **dict[str, Any]({name: dimension.high}))
     judge = planted(lambda p: getattr(p, name) >= least)
     assert fits(point)
     found = shrunk(judge, point)
@@ -129,9 +130,10 @@ def test_a_link_shrinks_to_the_one_feature_that_fails_and_near_its_least(name: s
 @pytest.mark.parametrize("name", [n for n, d in DIMENSIONS.items() if d.choices and d.is_feature])
 def test_a_link_shrinks_to_the_choice_that_fails(name: str) -> None:
     for choice in DIMENSIONS[name].choices:
-        point = replace(full(), **{name: choice}, late_ms=0.0, silence_s=0.0, rate_factor=0.0)
+        changed: Any = {name: choice}
+        point = replace(full(), **changed, late_ms=0.0, silence_s=0.0, rate_factor=0.0)
         found = shrunk(planted(lambda p, c=choice: getattr(p, name) == c), point)  # type: ignore[misc]
-        assert found == replace(Point(), **{name: choice})
+        assert found == replace(Point(), **changed)
 
 
 def test_two_features_that_fail_together_both_stay() -> None:
@@ -381,7 +383,7 @@ def test_a_map_is_a_picture_and_its_figures(
 def test_ctrl_c_writes_what_was_found(tmp_path: Path) -> None:
     words = ["stress", "cubic", "--budget", "100", "--processes", "2", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    pipes: Any = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     command = [sys.executable, "-m", "distrlcc", *words]
     with subprocess.Popen(command, env=environment, **pipes) as process:
         assert process.stderr is not None

@@ -36,7 +36,7 @@ def test_means_are_over_links_and_the_best_power_comes_first() -> None:
     assert [s.scheme for s in summary.schemes] == ["fast", "slow", "dead"]
     power = summary.schemes[1].overall["power"]
     assert power.mean == pytest.approx(0.4)  # links have 0.2 and 0.6
-    assert (power.low, power.high) == (pytest.approx(0.2), pytest.approx(0.6))
+    assert (power.low, power.high) == pytest.approx((0.2, 0.6))
     first = summary.schemes[1].scenarios[summary.links[0]]["power"]
     assert (first.mean, first.low, first.high) == pytest.approx((0.2, 0.1, 0.3))
 

@@ -237,7 +237,7 @@ def test_a_policys_code_that_raises_ends_its_own_runs_alone(
 
 def test_results_that_do_not_count_are_not_the_best_of_the_page() -> None:
     nan = float("nan")
-    scores = {"random": {"power": (0.9, 0.9, 0.9)}}
+    scores: dict[str, dict[str, tuple[float, ...]]] = {"random": {"power": (0.9, 0.9, 0.9)}}
     peers = {"random": {name: {"power": v} for name, v in (("a", nan), ("b", 0.2), ("c", 0.4))}}
     row = ResultRow("gail", "1", 1, (0, 1, 2), (1.0,) * 3, 0, scores, peers)
     worse = replace(row, recipe="other", scores={"random": {"power": (nan,) * 3}})
@@ -247,10 +247,10 @@ def test_results_that_do_not_count_are_not_the_best_of_the_page() -> None:
 
 
 def test_a_busy_host_is_said_before_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulated.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     assert re.match(r"this machine is busy: load 99.0 on \d+ cores?, \d+% of timers late, ", busy())
-    monkeypatch.setattr(emulated.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    monkeypatch.setattr(emulated.Ticker, "late_share", lambda self: 0.0)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr("distrlcc.net.flow_record.Ticker.late_share", lambda self: 0.0)
     monkeypatch.setattr(emulated, "_cpu_times", lambda: [0] * 10)
     assert busy() == ""
     times = iter([[0] * 10, [10, 0, 0, 80, 0, 0, 0, 10, 0, 0]])

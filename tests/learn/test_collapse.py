@@ -50,7 +50,7 @@ class _Run:
 
     def __init__(self, config: AlarmConfig = CONFIG) -> None:
         self.update, self.restored, self.lines = 0, list[int](), list[tuple[int, str]]()
-        self.alarm, self.recovery = CollapseAlarm(), Restorer(config, self)
+        self.alarm, self.recovery = CollapseAlarm(), Restorer(config, self)  # type: ignore[arg-type]
 
     def shared_state(self) -> dict[str, Any]:
         return {"update": self.update}

@@ -101,7 +101,7 @@ def test_cut_short_goes_on_where_it_stopped() -> None:
     collector.set_weights(_weights(spec))
     rollout = Rollout.allocate(spec, 14, 4, 4)
     asked: list[int] = []
-    stats = collector.collect(rollout, stop=lambda done: asked.append(done) or done == 6)
+    stats = collector.collect(rollout, stop=lambda done: asked.append(done) or done == 6)  # type: ignore[func-returns-value]
     assert (rollout.steps, asked, stats.steps) == (6, [1, 2, 3, 4, 5, 6], 24)
     np.testing.assert_array_equal(rollout.actions[:6], whole.actions[:6])
     np.testing.assert_allclose(rollout.last_values, whole.values[6], atol=1e-6)

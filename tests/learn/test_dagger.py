@@ -13,7 +13,7 @@ from distrlcc.learn.dagger import Dagger, LabelledSteps
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import NETWORKS
-from tests.learn.toys import make_spec, same_weights, say, setup, train
+from tests.learn.toys import Task, make_spec, same_weights, say, setup, train
 
 TOY = DaggerConfig(lr=5e-3, minibatch_size=256, rollout_length=32)
 
@@ -22,7 +22,7 @@ TOY = DaggerConfig(lr=5e-3, minibatch_size=256, rollout_length=32)
     ("task", "changes", "least"),
     [("match", {}, 0.93), ("track", {}, 0.9), ("memory", {"kind": "lstm", "hidden": (16,)}, 0.97)],
 )
-def test_learns(task: str, changes: Any, least: float) -> None:
+def test_learns(task: Task, changes: Any, least: float) -> None:
     learner, collector, rollout = setup(Dagger, TOY, task, **changes)
     rewards = train(learner, collector, rollout, 6)
     assert rewards[0] == 1.0  # the expert acts in the first round

@@ -22,7 +22,7 @@ from distrlcc.learn.gail import (
 )
 from distrlcc.learn.rollout import Rollout
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import EPISODES, STEPS, ToyEnv, collected, make_spec, write_data
+from tests.learn.toys import EPISODES, STEPS, Task, ToyEnv, collected, make_spec, write_data
 
 PPO = PPOConfig(gamma=0.0, lr=3e-3, minibatch_size=256, rollout_length=32)
 
@@ -79,7 +79,7 @@ def _train(
     ],
 )
 def test_learns_without_the_reward(
-    tmp_path: Path, task: str, bound: float, changes: dict[str, Any]
+    tmp_path: Path, task: Task, bound: float, changes: dict[str, Any]
 ) -> None:
     spec = make_spec(task, **changes)
     write_data(tmp_path / "d", task, spec)

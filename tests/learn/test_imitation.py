@@ -17,7 +17,7 @@ from distrlcc.learn.imitation import Cloning, Epoch, SequenceDataset, share_of_m
 from distrlcc.learn.learner import InterruptedUpdateError
 from distrlcc.policy.numpy_policy import NumpyNetwork
 from distrlcc.policy.spec import PolicySpec
-from tests.learn.toys import EPISODES, STEPS, make_spec, same_weights, say, store, write_data
+from tests.learn.toys import EPISODES, STEPS, Task, make_spec, same_weights, say, store, write_data
 
 CONFIG = ImitationConfig(lr=5e-3, minibatch_size=128, sequence_length=8, burn_in=8)
 
@@ -69,7 +69,7 @@ def _fit(
         ("memory", {"kind": "lstm", "hidden": (16,)}, "validation_accuracy", 0.97),
     ],
 )
-def test_learns(tmp_path: Path, task: str, changes: Any, key: str, bound: float) -> None:
+def test_learns(tmp_path: Path, task: Task, changes: Any, key: str, bound: float) -> None:
     spec = make_spec(task, **changes)
     stored = write_data(tmp_path, task, spec)
     _, rows = _fit(stored, spec, 25)
@@ -165,7 +165,7 @@ def test_each_step_counts_once(uneven: StoredData, length: int, burn_in: int) ->
     order = np.random.default_rng(0).permutation(len(dataset))
     seen = []
     for part in np.array_split(order, 3):
-        batch = dataset.__getitems__(part)
+        batch: Any = dataset.__getitems__(part)
         assert batch.obs.shape == (burn_in + length, len(part), 2)
         assert int(batch.valid.sum()) == dataset.counts(part).sum()
         np.testing.assert_array_equal(batch.starts, (batch.obs[..., 1] == 0) & batch.starts)
@@ -177,7 +177,7 @@ def test_each_step_counts_once(uneven: StoredData, length: int, burn_in: int) ->
 
 def test_burn_in_is_the_past(uneven: StoredData) -> None:
     dataset = SequenceDataset(uneven, np.array([1, 4]), 3, 2)
-    batch = dataset.__getitems__([0, 1, len(dataset) - 1])
+    batch: Any = dataset.__getitems__([0, 1, len(dataset) - 1])
     # Nothing goes before an episode, since the state is zero at its start; then steps 3 to 5.
     assert batch.starts.T.tolist() == [[False, False, True, False, False], [False] * 5, [False] * 5]
     assert batch.obs[:, 1, 1].tolist() == [1, 2, 3, 4, 5]

@@ -54,7 +54,7 @@ def _wide(dense: Rollout, spec: PolicySpec) -> Rollout:
     return rollout
 
 
-FEW = {"minibatch_size": 1000, "sequence_length": L}
+FEW: Any = {"minibatch_size": 1000, "sequence_length": L}
 """One minibatch: then it is of no matter which samples are dealt to which."""
 LEARNERS = {
     "ppo": (PPO, PPOConfig(num_epochs=3, **FEW)),

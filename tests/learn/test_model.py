@@ -66,7 +66,7 @@ def test_weights_are_copies_and_fit() -> None:
     again.load_weights(weights)
     same_weights(again.weights(), weights, rtol=1e-6)
     weights.arrays["policy_head.bias"][:] = 7.0
-    assert model.network.policy_head.bias.abs().max() == 0
+    assert model.network.get_parameter("policy_head.bias").abs().max() == 0
     other = _model(hidden=(16,)).weights()
     with pytest.raises(ConfigError, match=r"belong to another policy .*trunk.0.weight"):
         model.load_weights(other)
@@ -93,10 +93,10 @@ class ThreadReducer:
         gradient.copy_(sum((g * (w / total) for g, w in parts), torch.zeros(())))
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.sum(self._all(values.copy()), axis=0)
+        return np.asarray(np.sum(self._all(values.copy()), axis=0))
 
 
-RANKED = {
+RANKED: dict[str, tuple[Any, Any]] = {
     "ppo": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_kl_loss=True)),
     "vtrace": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_vtrace=True)),
     "privileged": (PPO, PPOConfig(num_epochs=2, sequence_length=4, privileged_critic=True)),

@@ -14,7 +14,7 @@ from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.returns import vtrace
 from distrlcc.learn.rollout import Rollout
-from tests.learn.toys import collected, make_spec, same_weights, say, setup, train
+from tests.learn.toys import Task, collected, make_spec, same_weights, say, setup, train
 from tests.trees import same
 
 TOY = PPOConfig(gamma=0.5, lr=3e-3, minibatch_size=256, rollout_length=32)
@@ -38,7 +38,7 @@ def test_loss_by_hand() -> None:
     )
     learner = PPO(config, make_spec())
     say(learner, 0.2, 0.3, 0.5)
-    torch.nn.init.ones_(learner.network.value_head.bias)
+    torch.nn.init.ones_(learner.network.get_parameter("value_head.bias"))
     # Ratios 2, 0.5 and 1: the first is clipped where the advantage is positive, the second is not
     # where it is positive.
     old = [math.log(0.1), math.log(0.6), math.log(0.5)]
@@ -78,10 +78,10 @@ MIN_GRU = {"kind": "mingru", "hidden": (8,)}
         ("memory", MIN_GRU | {"hidden": (16,)}, {"lr": 5e-3, "sequence_length": 16}, 15, 0.95),
     ],
 )
-def test_learns(task: str, changes: Any, config: Any, updates: int, least: float) -> None:
-    learner, *rest = setup(PPO, dataclasses.replace(TOY, **config), task, **changes)
+def test_learns(task: Task, changes: Any, config: Any, updates: int, least: float) -> None:
+    learner, collector, rollout = setup(PPO, dataclasses.replace(TOY, **config), task, **changes)
     before = learner.weights()
-    rewards = train(learner, *rest, updates)
+    rewards = train(learner, collector, rollout, updates)
     assert rewards[0] < 0.5
     assert rewards[-1] > least
     after = learner.weights()
@@ -190,7 +190,7 @@ def test_the_learning_rate_follows_the_kl_and_is_kept() -> None:
         PPOConfig(desired_kl=0.01, lr_schedule=((0, 1e-3),))
     for name in ("target_kl", "desired_kl"):
         with pytest.raises(ConfigError, match=f"{name} is 0: expected more than 0"):
-            PPOConfig(**{name: 0})
+            PPOConfig(**dict[str, Any]({name: 0}))
 
 
 def test_schedules_follow_environment_steps() -> None:
@@ -219,7 +219,7 @@ def _collected(config: PPOConfig, task: Any = "match", **changes: Any) -> tuple[
 
 @pytest.mark.parametrize(("task", "changes"), KINDS)
 @pytest.mark.parametrize("use_critic", [True, False])
-def test_without_lag_learns_the_same(task: str, changes: Any, use_critic: bool) -> None:
+def test_without_lag_learns_the_same(task: Task, changes: Any, use_critic: bool) -> None:
     config = dataclasses.replace(LAGGED, use_critic=use_critic, use_gae=use_critic)
     without, rollout = _collected(config, task, **changes)
     with_ = PPO(dataclasses.replace(config, use_vtrace=True), make_spec(task, **changes))

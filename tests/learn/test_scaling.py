@@ -39,7 +39,7 @@ def test_the_rate_rises_with_ranks_over_some_updates_and_falls_at_once(rule: LRR
     seen = [scale.begin() for _ in range(6)]
     assert seen == pytest.approx([n ** exponent.get(rule, 0.0) for n in (2, 3, 4, 5, 5, 5)])
     ranks.size = 2  # three are gone
-    assert (scale.begin(), scale.batches) == (pytest.approx(2 ** exponent.get(rule, 0.0)), 2)
+    assert (scale.begin(), scale.batches) == pytest.approx((2 ** exponent.get(rule, 0.0), 2))
     ranks.size = 9  # seven join
     joined = [scale.begin() for _ in range(5)]
     assert joined[-1] == pytest.approx(9 ** exponent.get(rule, 0.0))
@@ -56,7 +56,7 @@ def test_two_ranks_with_a_batch_each_learn_as_one_with_both_batches(name: str) -
     barrier, parts, results = Barrier(2), dict[int, Any](), [dict[str, float](), {}]
     ranks = [learner(config, spec, 0, ThreadReducer(r, barrier, parts)) for r in range(2)]
     alone = learner(config, spec, 0)
-    alone.scale = Scale(SimpleNamespace(size=2), own=True, warm_up=2)  # type: ignore[arg-type]
+    alone.scale = Scale(SimpleNamespace(size=2), own=True, warm_up=2)
     for rank in ranks:
         rank.scale = Scale(rank.reducer, own=True, warm_up=2)
 

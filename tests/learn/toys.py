@@ -141,12 +141,10 @@ def say(learner: Any, *probabilities: float) -> None:
         learner.network.policy_head.bias.copy_(torch.tensor(probabilities).log())
 
 
-def same_weights(one: Weights, other: Weights, **tolerance: float) -> None:
+def same_weights(one: Weights, other: Weights, rtol: float = 0.0, atol: float = 0.0) -> None:
     assert one.arrays.keys() == other.arrays.keys()
     for name, array in one.arrays.items():
-        np.testing.assert_allclose(
-            array, other.arrays[name], **{"rtol": 0.0, **tolerance}, err_msg=name
-        )
+        np.testing.assert_allclose(array, other.arrays[name], rtol, atol, err_msg=name)
 
 
 def collected(

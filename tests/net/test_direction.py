@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,7 +140,7 @@ def _ipv4(tos: int, size: int = 1500) -> bytes:
     """Return a packet whose header's checksum is right."""
     header = bytearray.fromhex("4500000000014000401100000a0000010a000002")
     header[1], header[2:4] = tos, size.to_bytes(2)
-    header[10:12] = (_sum(header) ^ 0xFFFF).to_bytes(2)
+    header[10:12] = (_sum(bytes(header)) ^ 0xFFFF).to_bytes(2)
     return bytes(header) + bytes(size - 20)
 
 
@@ -264,7 +265,7 @@ def test_a_scenarios_codel_is_the_emulators_and_what_stands_before_it_is_refused
     assert uplink(link).queue == parse_queue("codel:packets=50,target=7")
     for more in ({"jitter_ms": 1.0}, {"policer_mbps": 1.0, "policer_packets": 3}):
         with pytest.raises(ConfigError, match="has its queue at its beginning") as caught:
-            uplink(replace(link, **more))
+            uplink(replace(link, **dict[str, Any](more)))
         assert "\n" not in str(caught.value)
 
 

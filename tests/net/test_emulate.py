@@ -58,7 +58,7 @@ class Outside:
 
     def __init__(self) -> None:
         self.arrivals, self.streams = list[bytes](), list[int]()
-        handlers = {UDPServer: self._datagram, TCPServer: self._stream}
+        handlers: dict[Any, Any] = {UDPServer: self._datagram, TCPServer: self._stream}
         self.servers = [kind(("0.0.0.0", 0), handler) for kind, handler in handlers.items()]
         self.udp_port, self.tcp_port = (server.server_address[1] for server in self.servers)
         for server in self.servers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ LINKS = {
 @pytest.mark.parametrize("look", [1, 7_000_000], ids=["at each event", "now and then"])
 def test_packets_fare_as_in_the_reference(name: str, look: int) -> None:
     scenario = Scenario(name, LINKS[name], FLOWS, duration_s=2.0, seed=3)
-    reference, link, acks = Reference(scenario), EmulatedLink(scenario), {}
+    reference, link, acks = Reference(scenario), EmulatedLink(scenario), dict[Any, Any]()
     for _ in range(200):
         reference.run(STEP)
     reference.drain()

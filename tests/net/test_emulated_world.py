@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic_ns
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def _run(world: WorldProcess, windows: list[float], steps: int) -> list[StepResu
 
 
 def _sum(results: list[StepResult], name: str) -> np.ndarray:
-    return np.sum([getattr(result.stats, name) for result in results], axis=0)
+    return np.asarray(np.sum([getattr(result.stats, name) for result in results], axis=0))
 
 
 def test_a_link_has_its_rate_and_its_delay() -> None:
@@ -170,8 +171,7 @@ def test_a_flow_whose_start_falls_into_a_rest_comes_after_it(
         rest(world)  # before the agent's first action, and then over the rival's start
         for _ in range(2):
             world.act(np.array([5.0]), np.zeros(1), step=STEP)
-            place = world._places[0]
-            assert place is not None
+            place: Any = world._places[0]
             agent, rival = place.flows
             # The first window is the one that was chosen.
             assert agent.sender is not None
@@ -185,7 +185,7 @@ def test_an_ack_to_a_closed_port_is_ignored() -> None:
     timers = Timers()
     link = RelayLink(_scenario(rate_mbps=12.0, delay_ms=0.0), timers)
     link.begin(now=monotonic_ns())
-    flow = link.flows[0]
+    flow: Any = link.flows[0]
     packets = [wire.data_header(flow.session, k, 0) + bytes(1422) for k in range(3)]
     with UdpSocket(connect=flow.socket.address) as sender:
         for number in range(2):
@@ -199,7 +199,8 @@ def test_an_ack_to_a_closed_port_is_ignored() -> None:
     assert flow.receiver.packets == 2
     with UdpSocket(connect=flow.socket.address) as sender:
         sender.send(packets[2:])
-        sender.wait(monotonic_ns() + 100_000_000) or time.sleep(0.01)
+        if not sender.wait(monotonic_ns() + 100_000_000):
+            time.sleep(0.01)
         link.receive(flow, monotonic_ns())
         link.receive(flow, monotonic_ns())
         time.sleep(0.01)

@@ -248,7 +248,7 @@ def test_the_guard_takes_over_and_gives_back(trial: Trial) -> None:
     assert (connection["guard"]["on"], stats["guard_entries"]) == (1, 1)
     # CUBIC: one reduction for a round trip's loss, then growth: concave to what it was.
     assert round_trip(20) == pytest.approx(49, abs=1)
-    windows = []
+    windows: list[float] = []
     while connection["guard"]["on"] and len(windows) < 100:
         windows.append(round_trip(0))
     assert windows == sorted(windows)

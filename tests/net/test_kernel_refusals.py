@@ -62,7 +62,7 @@ def test_a_filter_of_system_calls_is_told(record: Any, words: str) -> None:
 
 
 NO_ROOT = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
-REFUSALS = {
+REFUSALS: dict[str, tuple[Any, str]] = {
     "no root": (lambda: NO_ROOT, "run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON"),
     "a user namespace's root": (lambda: ("unshare", "-Ur"), "run as root of the machine"),
     "no BTF": (lambda: hidden("/sys/kernel/btf"), "boot one with CONFIG_DEBUG_INFO_BTF=y"),

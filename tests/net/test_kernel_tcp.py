@@ -186,9 +186,9 @@ def _crosses(near: socket.socket, far: socket.socket, count: int = 100_000) -> N
 def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emulator: Any) -> None:
     process = holder()
     with closing(Server(_digest)) as server:
-        code = UPLOAD.format(port=server.port, name=name, blocks=8000)
+        program = UPLOAD.format(port=server.port, name=name, blocks=8000)
         flags = "--up 12 --down 12 --delay 10 --queue droptail:packets=60"
-        code, out, err = emulator.run(flags, command=emulator.python(code))
+        code, out, err = emulator.run(flags, command=emulator.python(program))
     assert (code, out) == (0, f"{name} True\n"), err
     # What the kernel did is seen from outside, and said at the end.
     code, out, _ = run_command("status", "--json", "-")

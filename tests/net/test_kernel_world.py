@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import KernelError, LinkError
-from distrlcc.net.kernel.tcp import KernelControl, find_control, loaded_controls, remove
+from distrlcc.net.kernel.tcp import KernelControl, find_control, loaded_controls, register, remove
 from distrlcc.net.kernel.tcp_flow import kernel_controls
 from distrlcc.net.worlds import kernel_world
 from distrlcc.net.worlds.emulated_world import StepResult, WorldProcess
@@ -110,7 +110,7 @@ def test_a_flow_is_cubics_within_a_second_of_its_trainers_death(name: str, netwo
 
 
 def test_who_has_no_place_is_cubics(name: str, network: None) -> None:
-    with closing(kernel_world.register(kernel_world.follower(), "test", name)) as control:
+    with closing(register(follower(), "test", name)) as control:
         control.control["beat"] = time.monotonic_ns()
         near, far = connect()
         with near, far:
@@ -125,7 +125,7 @@ def test_who_has_no_place_is_cubics(name: str, network: None) -> None:
 def test_indigos_averages_are_counted(name: str, network: None, space: str) -> None:
     policy = follower()
     policy["observation"] = list(SPACES).index(space)
-    with closing(kernel_world.register(policy, "test", name)) as control:
+    with closing(register(policy, "test", name)) as control:
         near, far = connect()
         place = control.places()[5:6]
         place["cwnd"], control.control["beat"] = 20 << 24, time.monotonic_ns()
@@ -139,7 +139,7 @@ def test_indigos_averages_are_counted(name: str, network: None, space: str) -> N
 def test_of_packets_with_one_acknowledgement_the_oldests_round_trip_counts_too(
     name: str, network: None
 ) -> None:
-    with closing(kernel_world.register(follower(), "test", name)) as control:
+    with closing(register(follower(), "test", name)) as control:
         near, far = connect()
         place = control.places()[5:6]
         place["cwnd"], control.control["beat"] = 20 << 24, time.monotonic_ns()

@@ -42,7 +42,7 @@ import torch
 from distrlcc import files
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
-from distrlcc.errors import DistrlccError, GroupError
+from distrlcc.errors import DistrlccError, GroupError, NoGroupError
 from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
@@ -66,6 +66,7 @@ from distrlcc.runs.held_out import ACTINGS, HeldOutScore
 from distrlcc.runs.identity import package_versions
 from distrlcc.runs.leadership import FencedError
 from distrlcc.runs.metrics_log import read_metrics
+from distrlcc.runs.progress import RemoteProgress
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.source import EnvSource, policy_spec
@@ -105,7 +106,7 @@ class _Process:
     error: BaseException | None = None
 
 
-class _Fiber(greenlet.greenlet):
+class _Fiber(greenlet.greenlet):  # type: ignore[misc]
     """A thread of a simulated process."""
 
     process: _Process
@@ -119,7 +120,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.draws = random.Random(seed)
-        self.now, self.events, self.order = 100.0, [], 0
+        self.now, self.events, self.order = 100.0, list[Any](), 0
         self.hub = greenlet.getcurrent()
         self.closed = False
         self.master = True
@@ -473,7 +474,7 @@ class _Mesh:
             until = min(deadline, queue[0][0] if queue else deadline)
             world.wait(max(until - world.now, 1e-6))
         del self.waiting[other, rank]
-        data = queue[0][1]
+        data: torch.Tensor | None = queue[0][1]
         if data is None:  # closed for good
             raise RuntimeError("connection closed by peer")
         queue.popleft()
@@ -765,7 +766,7 @@ class _Run:
         self.newest[slot] = process
         self.all.append(process)
         spec = RankSpec("127.0.0.1", 1, slot, self.size)
-        feed: Any = start.RemoteProgress()
+        feed: Any = RemoteProgress()
         job = replace(self.job, resume=resume)
 
         def main() -> None:
@@ -985,7 +986,7 @@ def _connect() -> _Store:
     try:
         found.check([])
     except RuntimeError as error:
-        raise store.NoGroupError(str(error)) from None
+        raise NoGroupError(str(error)) from None
     return found
 
 

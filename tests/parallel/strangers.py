@@ -64,7 +64,7 @@ def agent(store: Any, name: str, size: int) -> None:
     from torch.distributed.rpc import api
 
     options = rpc.TensorPipeRpcBackendOptions(_transports=["uv"], _channels=[], rpc_timeout=3)
-    dist.autograd._init(0)
+    dist.autograd._init(0)  # type: ignore[attr-defined]
     own = TensorPipeAgent(store, name, 0, size, options, {}, [])
     _set_and_start_rpc_agent(own)
     api._init_rpc_states(own)
@@ -75,7 +75,7 @@ def call(host: str, port: str, command: str) -> None:
     import torch.distributed as dist
     from torch.distributed import rpc
 
-    store = dist.HashStore()
+    store = dist.HashStore()  # type: ignore[attr-defined]
     store.set("names/1", "victim")
     store.set("addrs/victim", f"uv://{host}:{port}")
     agent(store, "stranger", 2)
@@ -86,7 +86,7 @@ def be_victim() -> None:
     """Be a member of torch RPC, and print where."""
     import torch.distributed as dist
 
-    store = dist.HashStore()
+    store = dist.HashStore()  # type: ignore[attr-defined]
     agent(store, "victim", 1)
     place = store.get("addrs/victim").decode().removeprefix("uv://")
     print(place.replace(":", " "), flush=True)  # noqa: T201 - it is a program here

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_processes_that_a_script_starts_train_one_run(names: str, tmp_path: Path
         if names == "srun":
             own = SRUN | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
         command = [sys.executable, *_words(out, count)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen(command, env={**os.environ, **master, **own}, **pipes))
     try:
         said = [process.communicate(timeout=120)[0] for process in started]

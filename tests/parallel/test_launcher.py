@@ -178,6 +178,7 @@ def test_the_fork_servers_death_is_named_and_ends_all(
     with _started(tmp_path, "deaf", *more) as launcher:
         _until_ready(launcher, tmp_path)
         server = fork_server(launcher.process.pid)
+        assert server is not None
         os.kill(server, signal.SIGKILL)
         assert launcher.process.wait(20) == 3
         how = "was killed by SIGKILL, and all processes of this machine with it"

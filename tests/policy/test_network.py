@@ -42,8 +42,8 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 def test_trunk_by_hand() -> None:
     network = ActorCritic(make_spec(observation_size=2, hidden=(2,), action_size=2))
     with torch.no_grad():
-        network.trunk[0].weight.copy_(torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
-        network.trunk[0].bias.copy_(torch.tensor([0.5, -9.0]))
+        network.get_parameter("trunk.0.weight").copy_(torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
+        network.get_parameter("trunk.0.bias").copy_(torch.tensor([0.5, -9.0]))
         network.policy_head.weight.copy_(torch.tensor([[2.0, 1.0], [-1.0, 1.0]]))
         network.value_head.weight.copy_(torch.tensor([[3.0, 0.0]]))
         network.value_head.bias.fill_(1.0)
@@ -110,7 +110,7 @@ def test_the_compiled_scan_is_the_one_by_steps_and_so_is_its_gradient() -> None:
     gates = torch.randn(10, 7, 6, generator=generator)
     starts = torch.rand(7, 6, generator=generator) < 0.3
     first, weight = torch.randn(5, 6, generator=generator), torch.randn(5, 7, 6)
-    results = []
+    results: list[list[Any]] = []
     for compute in (scan, scan_by_steps):
         inputs = [each.clone().requires_grad_() for each in (gates, first)]
         states = compute(inputs[0], starts, inputs[1])

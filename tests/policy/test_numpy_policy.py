@@ -99,8 +99,8 @@ def test_merge_equals_one_that_saw_all_and_a_state_keeps_it() -> None:
     for part in np.split(rows, [1, 10, 400, 1000]):  # the last one has no rows
         whole.update(part)
     parts = [Normalizer(3) for _ in range(3)]
-    for part, chunk in zip(parts, np.split(rows, [100, 700]), strict=True):
-        part.update(chunk.reshape(-1, 2, 3) if len(chunk) % 2 == 0 else chunk)
+    for normalizer, chunk in zip(parts, np.split(rows, [100, 700]), strict=True):
+        normalizer.update(chunk.reshape(-1, 2, 3) if len(chunk) % 2 == 0 else chunk)
     for other in (parts[0], parts[1], Normalizer(3)):
         parts[2].merge(other.count, other.mean, other.m2)
     again = Normalizer(3)

@@ -61,7 +61,7 @@ def _rewrite(path: Path, **metadata: str) -> None:
         {"action_kind": "continuous"},
     ],
 )
-def test_round_trip(tmp_path: Path, changes: dict) -> None:
+def test_round_trip(tmp_path: Path, changes: Any) -> None:
     policy = make_policy(**changes)
     path = tmp_path / "deep" / "policy.safetensors"
     save_policy(path, policy)

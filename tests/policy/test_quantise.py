@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from distrlcc.policy.quantise import _greatest_sum, quantise
 from tests.policy.random_policies import make_spec, random_arrays
 
 
-def changed(name: str, **changes: object) -> PolicyFile:
+def changed(name: str, **changes: Any) -> PolicyFile:
     spec = replace(load_policy(find_policy(name)).spec, **changes)
     return PolicyFile(spec, random_arrays(spec, 0.3))
 

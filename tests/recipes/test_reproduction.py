@@ -6,8 +6,9 @@ import pytest
 
 from distrlcc.cli.main import find, main
 from distrlcc.cli.run_arguments import run_config
+from distrlcc.evaluation.benchmark import Benchmark
 from distrlcc.policy.policy_file import load_policy
-from distrlcc.recipes.experiment import EXPERIMENTS, Benchmark, Experiment
+from distrlcc.recipes.experiment import EXPERIMENTS, Experiment
 from distrlcc.recipes.reproduction import Reproduction, SeedRun
 from distrlcc.recipes.result_row import ResultRow, read_result
 from distrlcc.runs.held_out import HeldOut

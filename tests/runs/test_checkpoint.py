@@ -90,7 +90,7 @@ def test_what_cannot_be_stored_is_a_type_error(tmp_path: Path, value: object) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def refusal(path: Path, **arguments: str) -> str:
+def refusal(path: Path, **arguments: Any) -> str:
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(path, **arguments)
     assert "\n" not in str(caught.value)

@@ -66,7 +66,7 @@ def test_values_stay_until_newer_ones_come() -> None:
 
 def test_the_budget_that_ends_first_gives_the_time_left() -> None:
     # After 1000 steps 90 s are left by steps and 50 s by time; then 800 steps are done in a second.
-    updates = ({"steps": 0}, {"steps": 1000}, {"steps": 9000, "seconds": 30.0})
+    updates = ({"steps": 0.0}, {"steps": 1000.0}, {"steps": 9000.0, "seconds": 30.0})
     lines = Shown(10_000, max_seconds=60).lines(*updates)
     assert [line.rsplit("  ", 1)[-1] for line in lines] == ["1:00 left", "0:50 left", "0:01 left"]
 

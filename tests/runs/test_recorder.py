@@ -76,7 +76,7 @@ class Rank(Leader):
         self._group, self._out = group, out
         self.newest_epoch, self.knows = 0, False
         self.state: Any = State()
-        self.recorder = Recorder(self.state, self, self._open, shared_only=True)
+        self.recorder = Recorder(self.state, self, self._open, shared_only=True)  # type: ignore[arg-type]
 
     def _open(self, stack: ExitStack) -> tuple[RunDirectory, Display]:
         run = stack.enter_context(RunDirectory.resume(self._out, Config(), tensorboard=False))
@@ -173,7 +173,7 @@ class Ranks:
         assert not list(self.out.rglob("*.tmp"))
 
 
-def at_line(number: int, act: Callable[[], None], call: Callable[[], None]) -> bool:
+def at_line(number: int, act: Callable[[], None], call: Callable[..., None]) -> bool:
     """Call something, and act before its n-th line of what records; say whether it has so many."""
     left = number
 

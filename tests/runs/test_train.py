@@ -36,14 +36,14 @@ score = RunState.score
 RunState.score = lambda state: state.over and os.kill(os.getpid(), 9) or score(state)
 main(sys.argv[1:])
 """
-CASES = {
-    "ppo": (80, *QUICK),
-    "ppo-lstm": (24, *QUICK, "network.kind=lstm"),
+CASES: dict[str, tuple[int, list[str]]] = {
+    "ppo": (80, [*QUICK]),
+    "ppo-lstm": (24, [*QUICK, "network.kind=lstm"]),
     "ppo-mingru": (
         40,
-        *(*QUICK, "network.kind=mingru", "network.post_hidden=8", "ppo.privileged_critic=true"),
+        [*QUICK, "network.kind=mingru", "network.post_hidden=8", "ppo.privileged_critic=true"],
     ),
-    "dagger": (30, "imitation", "--set", *DAGGER),
+    "dagger": (30, ["imitation", "--set", *DAGGER]),
 }
 """Updates and words of runs that are killed."""
 
@@ -64,8 +64,8 @@ def _train(out: Path, *words: str) -> None:
     "case", [c if c == "ppo-lstm" else pytest.param(c, marks=pytest.mark.long) for c in CASES]
 )
 def test_killed_and_resumed_is_bit_identical(case: str, tmp_path: Path) -> None:
-    count, *words = CASES[case]
-    words += [f"total_steps={count * UPDATE}"]
+    count, words = CASES[case]
+    words = [*words, f"total_steps={count * UPDATE}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     _train(whole, *words)
     with Command(tmp_path, *_command(cut, *words)) as run:

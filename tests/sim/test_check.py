@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -431,7 +431,7 @@ def _agrees(
     kernel: Callable[..., int], scenarios: int = 60, kind: str = "", first: int = 0
 ) -> bool:
     """Compare on random scenarios whose link's text has a ``kind``."""
-    scripts = (random_script(seed=7, number=k) for k in count(first))
+    scripts: Iterator[Script] = (random_script(seed=7, number=k) for k in count(first))
     if kind in LONG:
         scripts, kind = iter([LONG[kind]()]), ""
     wanted = (script for script in scripts if re.search(kind, str(script.scenario.link)))

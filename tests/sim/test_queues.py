@@ -49,7 +49,7 @@ def test_codel_drops_at_the_control_laws_times_and_goes_on_at_its_former_rate() 
 def test_codel_marks_what_it_would_drop_where_the_sender_takes_marks() -> None:
     for capable in (True, False):
         drops: list[int] = []
-        queue = CoDel(5, 100, on_drop=lambda now, _, drops=drops: drops.append(now), ecn=True)
+        queue = CoDel(5, 100, on_drop=lambda now, _, drops=drops: drops.append(now), ecn=True)  # type: ignore[misc]
         for seq in range(1000):
             queue.push(Packet(1504, 0, seq=seq, capable=capable))
         popped = [(now, queue.pop(now=now)) for now in range(10, 400)]
@@ -61,7 +61,7 @@ def test_codel_marks_what_it_would_drop_where_the_sender_takes_marks() -> None:
     queue, dropped = _codel()
     for _ in range(1000):
         queue.push(Packet(1504, 0, capable=True))
-    assert not any(queue.pop(now=now).marked for now in range(10, 120))
+    assert not any(queue.pop(now=now).marked for now in range(10, 120))  # type: ignore[union-attr]
     assert len(dropped) == 1
 
 

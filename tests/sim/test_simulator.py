@@ -1,6 +1,7 @@
 """Laws that every simulator of a bottleneck keeps."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from distrlcc.sim.simulator import Simulator
 STEP = 10_000_000
 
 
-def _run(link: Link, *flows: Flow, steps: int = 300, **options: bool) -> tuple[Simulator, dict]:
+def _run(link: Link, *flows: Flow, steps: int = 300, **options: bool) -> tuple[Simulator, Any]:
     simulator = Simulator(1, len(flows), **options)
     simulator.load(0, Scenario("test", link, flows, seed=3))
     used = capacity = 0.0
@@ -52,7 +53,7 @@ def test_one_bdp_fills_the_link_without_a_queue(cwnd: int) -> None:
 @pytest.mark.parametrize(
     "queue", [{"queue_packets": 20}, {"aqm": "pie:packets=99", "jitter_ms": 2}]
 )
-def test_packets_are_conserved(scheme: str, loss: float, queue: dict) -> None:
+def test_packets_are_conserved(scheme: str, loss: float, queue: Any) -> None:
     link = Link(rate_mbps=8, delay_ms=15, loss=loss, **queue)
     simulator, totals = _run(link, Flow(scheme), Flow("cubic", start_s=1.0, stop_s=2.0))
     waiting = 0
@@ -143,7 +144,7 @@ def test_a_policer_drops_what_its_bucket_lacks() -> None:
 )
 @pytest.mark.parametrize("link", [{"rate_mbps": 12.032}, {"trace": "constant:12.032"}])
 def test_active_queues_keep_a_loss_based_flow_short(
-    aqm: str, loss: tuple[float, float], wait_ms: float, link: dict
+    aqm: str, loss: tuple[float, float], wait_ms: float, link: Any
 ) -> None:
     long, short = (
         _run(Link(delay_ms=20, **link, **queue), Flow("cubic"), steps=2000)
@@ -159,7 +160,7 @@ def test_active_queues_keep_a_loss_based_flow_short(
     assert totals["used"] / totals["capacity"] > 0.9
 
 
-def _shares(run: tuple[Simulator, dict]) -> tuple[list[int], list[int], list[float], float]:
+def _shares(run: tuple[Simulator, Any]) -> Any:
     """Return each flow's drops, marks and mean wait in ms, and the utilisation."""
     rows, totals = run[0].flows, run[1]
     waits = rows[:, col.QUEUEING_SUM] / rows[:, col.DELIVERED] * 1e-6
@@ -169,7 +170,7 @@ def _shares(run: tuple[Simulator, dict]) -> tuple[list[int], list[int], list[flo
 
 @pytest.mark.parametrize("queue", ["codel:packets=400", "pie:packets=400"])
 @pytest.mark.parametrize("link", [{"rate_mbps": 12.032}, {"trace": "constant:12.032"}])
-def test_cubic_with_marks_loses_nothing_and_is_as_fast_and_as_short(queue: str, link: dict) -> None:
+def test_cubic_with_marks_loses_nothing_and_is_as_fast_and_as_short(queue: str, link: Any) -> None:
     first, whole = (
         [
             _shares(_run(Link(delay_ms=20, aqm=aqm, **link), Flow("cubic", ecn=True), steps=steps))
@@ -345,7 +346,7 @@ def test_steps_of_any_length_give_the_same_deliveries(link: Link) -> None:
     assert parts.control[0, CWND] == whole.control[0, CWND]
 
 
-def _shared(second: Flow, first: Flow | None = None) -> list[tuple[float, float]]:
+def _shared(second: Flow, first: Flow | None = None) -> list[Any]:
     """Return the label and the oracle's window at the start of each step of 10 ms."""
     simulator = Simulator(2, 3, with_best=True)
     link = Link(rate_mbps=12.032, delay_ms=20)

@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,7 +166,7 @@ def _start(key: str = "connecting_to", **more: int) -> dict[str, object]:
     return {"version": "iperf 3.7", key: {}, "test_start": {"protocol": "TCP", **more}}
 
 
-RECEIVED = {
+RECEIVED: dict[str, list[dict[str, Any]]] = {
     "reverse": [{"intervals": [_sums(False)]}],
     "bidir": [{"intervals": [_sums(True, False)]}],
     "bidir of a server": [{"intervals": [_sums(False, True)]}],
@@ -184,7 +185,7 @@ RECEIVED = {
     ],
 }
 TWO = ("two tests", "stream", "stream and all at its end")
-SENT = {
+SENT: dict[str, list[dict[str, Any]]] = {
     "normal": [{"intervals": [_sums(True)]}],
     "second": [{"intervals": [_sums(False)]}, {"intervals": [_sums(True)]}],
     "stream": [{"event": "start", "data": {}}, {"event": "interval", "data": _sums(True)}],
@@ -308,7 +309,7 @@ def test_logs_of_a_real_iperf3(real_logs: Path) -> None:
             read_throughput(path, "iperf3")
 
 
-GENET = {"timestamps": [0, 1, 3], "bandwidths": [5, 6, 7], "delays": [20, 30, 30]}
+GENET: dict[str, Any] = {"timestamps": [0, 1, 3], "bandwidths": [5, 6, 7], "delays": [20, 30, 30]}
 GENET |= {"loss": 0.01, "queue": 30, "delay_noise": 2}
 
 
@@ -330,7 +331,7 @@ def test_genets_traces(tmp_path: Path) -> None:
 
 
 def test_alphartcs_traces(tmp_path: Path) -> None:
-    rows = [{"duration": 500, "capacity": 3000, "loss": 0, "rtt": 100}]
+    rows: list[dict[str, Any]] = [{"duration": 500, "capacity": 3000, "loss": 0, "rtt": 100}]
     rows += [{"duration": "1500", "capacity": "1000", "loss": "0.1", "rtt": "60"}]
     for tree in (
         {"uplink": {"trace_pattern": rows}},

@@ -115,14 +115,14 @@ def test_what_a_link_leads_to_is_not_stored(storage: Storage, tmp_path: Path) ->
 def test_who_is_replaced_at_any_line_of_a_store_hides_nothing(
     cut_off: bool, tmp_path: Path
 ) -> None:
-    runs = [tmp_path / name for name in ("former", "next")]
-    for run, update in zip(runs, (3, 9), strict=True):
-        write(run, update)
+    former, following = tmp_path / "former", tmp_path / "next"
+    write(former, 3)
+    write(following, 9)
     for line in range(100):
         storage = Storage(str(tmp_path / "store"), f"run{line}", "me")
         with storage.claim():
-            storage.push(runs[0])
-            if not _push_replaced(storage, *runs, line, cut_off=cut_off):
+            storage.push(former)
+            if not _push_replaced(storage, former, following, line, cut_off=cut_off):
                 break
         newest, *older = storage._manifests([])
         assert all(each.generation < newest.generation for each in older), f"line {line}"
@@ -178,9 +178,9 @@ def test_a_damaged_generation_gives_way_to_the_one_before(
         storage.write(f"{manifest.place}/{MANIFEST}", b'{"generation": 2')
     else:
         storage.write(name, data[:-9] if damage == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
-    _, damage = storage.pull(tmp_path / "copy")
-    assert len(damage) == 1
-    assert manifest.place in damage[0]
+    _, damaged = storage.pull(tmp_path / "copy")
+    assert len(damaged) == 1
+    assert manifest.place in damaged[0]
     assert update_of(tmp_path / "copy") == 1
     with stored(storage, tmp_path / "copy", resume=True):
         write(tmp_path / "copy", 5)
@@ -282,9 +282,9 @@ def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
         begin = time.monotonic()
         with other(storage).claim():
             assert least <= time.monotonic() - begin < most
-            found = storage.owner()
-            assert found is not None
-            assert found.run == "other"
+            heir = storage.owner()
+            assert heir is not None
+            assert heir.run == "other"
 
 
 def test_what_fails_is_said_once_and_stored_later(

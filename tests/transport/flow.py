@@ -5,12 +5,13 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from distrlcc.control.base import Controller
 from distrlcc.sim.link import RateLink
 from distrlcc.sim.queues import DropTail, Packet
 from distrlcc.transport import wire
-from distrlcc.transport.handshake import Admission, Opening, Repeat, Session
+from distrlcc.transport.handshake import Admission, Opening, Repeat
 from distrlcc.transport.receiver import Receiver
 from distrlcc.transport.sender import Sender, SenderOptions
 from distrlcc.transport.wire import Acknowledgement, Data, Hello, authentic
@@ -68,11 +69,11 @@ class Transfer:
         self.batch: list[bytes] = []
         nonce = self.random.randbytes(16)
         self.opening = Opening(Hello(self.random.getrandbits(64), nonce, SIZE), now=0)
-        self.sender: Sender | None = None
+        self.sender: Any = None  # a `Sender`, once the handshake is done
         self.end: Repeat | None = None
         self.ended = False
         self.admission = Admission()
-        self.session: Session | None = None
+        self.key = b""
         self.receiver = Receiver(0)
 
     def run(self, limit_s: float = 300.0) -> None:
@@ -104,8 +105,8 @@ class Transfer:
             return
         if self.end is not None:
             if self.end.take(now=self.now):
-                number = sender.next_number
-                fin = wire.data_header(session, number, number, fin=True)
+                end = sender.next_number
+                fin = wire.data_header(session, end, end, fin=True)
                 self._enqueue(fin.ljust(wire.MIN_DATAGRAM, b"\0"))
             return
         if sender.timer_time() <= self.now:
@@ -180,12 +181,12 @@ class Transfer:
             else:
                 reply, session = self.admission.on_datagram(datagram, ADDRESS)
                 if session is not None:
-                    self.session, self.receiver = session, Receiver(session.number)
+                    self.key, self.receiver = session.key, Receiver(session.number)
                 self._answer(reply)
         self.batch.clear()
         ack = self.receiver.ack_to_send()
         if ack is not None:
-            self._answer(wire.encode_ack(ack, self.session.key))
+            self._answer(wire.encode_ack(ack, self.key))
 
     def _answer(self, datagram: bytes | None) -> None:
         if datagram is not None and not self._lost():

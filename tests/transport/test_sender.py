@@ -37,7 +37,7 @@ def sending(cwnd: float, options: SenderOptions | None = None) -> tuple[Steered,
 
 
 def send(sender: Sender, *, now: int, count: int = 1000) -> list[int]:
-    numbers = []
+    numbers: list[int] = []
     while len(numbers) < count and (number := sender.packet_to_send(now=now)) is not None:
         numbers.append(number)
     return numbers
@@ -282,8 +282,8 @@ def test_a_step_by_hand() -> None:
     expected = counts | times | averages | {"min_rtt": 0.05, "pacing_rate": 7}
     assert seen == pytest.approx(expected)
     empty = sender.take_interval(now=110 * MS)
-    assert (empty.duration, empty.acked, empty.rtt_sum) == (0.01, 0.0, 0.0)
-    assert (empty.rtt_last, empty.min_rtt, empty.inflight) == (0.06, 0.05, 2.0)
+    assert [*empty.duration, *empty.acked, *empty.rtt_sum] == [0.01, 0.0, 0.0]
+    assert [*empty.rtt_last, *empty.min_rtt, *empty.inflight] == [0.06, 0.05, 2.0]
     assert empty.delay_ewma == 0.0
 
 

@@ -1,6 +1,7 @@
 """Round trips, and input that is anything but a datagram: one kind of error, always."""
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ ACKS = st.builds(Acknowledgement, u(64), range_sets())
 DATA = st.tuples(u(64), u(62), u(62), st.booleans()).map(
     lambda drawn: Data(drawn[0], drawn[1], max(drawn[1] - drawn[2], 0), drawn[3])
 )
-SIGNED = {
+SIGNED: dict[type, tuple[st.SearchStrategy[Any], Callable[..., bytes]]] = {
     Answer: (st.builds(Answer, u(64), blob(16), SIZES, TEXTS, st.booleans()), wire.encode_answer),
     Acknowledgement: (ACKS, wire.encode_ack),
 }

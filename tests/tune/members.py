@@ -50,9 +50,7 @@ def member_process(config: TuneConfig, folder: str, end: str) -> Any:
             time.sleep(SECONDS if number else 3 * SECONDS)
             update += 1
             if number and update == 6:
-                {"raise": raise_, "exit": sys.exit, "_exit": os._exit, "kill": kill}.get(end, int)(
-                    1
-                )
+                ENDS.get(end, int)(1)
             score, schedule = 1.0 - number, (Segment(0, number, values),)
             report = Report(
                 number,
@@ -63,7 +61,7 @@ def member_process(config: TuneConfig, folder: str, end: str) -> Any:
                 1.0,
                 schedule,
             )
-            told = {"score": score, "update": update, "steps": 100 * update}
+            told: dict[str, Any] = {"score": score, "update": update, "steps": 100 * update}
             told |= {"report": msgspec.json.encode(report).decode(), "done": update == UPDATES}
             with tempfile.TemporaryDirectory() as place:
                 (Path(place) / "report.json").write_bytes(msgspec.json.encode(report))
@@ -82,19 +80,19 @@ def kill(_: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-ENDS = {"raise": raise_, "exit": sys.exit, "_exit": os._exit, "kill": kill}
+ENDS: dict[str, Any] = {"raise": raise_, "exit": sys.exit, "_exit": os._exit, "kill": kill}
 
 
 def main() -> None:
     folder, time_attr, keep, end = sys.argv[1:]
-    pbt: Any = PBTConfig(2, INTERVALS[time_attr], time_attr, quantile=0.5, log_config=False)
+    pbt: Any = PBTConfig(2, INTERVALS[time_attr], time_attr, quantile=0.5, log_config=False)  # type: ignore[arg-type]
     recipe_ = replace(recipe("quickstart"), max_seconds=0.0)
     run = replace(recipe_, total_steps=UPDATES * steps_per_update(recipe_))
     space = ("ppo.lr=loguniform:1e-5:1e-2",)
     config = TuneConfig(
         run, space, report_every=1, keep=int(keep), failures=0, cpus_per_trial=0.5, pbt=pbt
     )
-    ray_tune._member_process = lambda config: member_process(config, folder, end)
+    ray_tune._member_process = lambda tuner: member_process(tuner, folder, end)
     out = Path(folder) / "out"
     with RunDirectory.create(out, config, seed=0, tensorboard=False) as directory:
         stopped, failures = ray_tune.run(config, directory, cpus=1, resume=False, show=print)

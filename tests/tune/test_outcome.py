@@ -12,6 +12,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.tune.outcome import Recorder, best_config, standings, write_outcome
 from distrlcc.tune.plots import lineage
 from distrlcc.tune.report import Report, Segment, extended, pieces, read_reports
+from distrlcc.tune.space import Value
 from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
 
 CONFIG = TuneConfig(
@@ -19,8 +20,8 @@ CONFIG = TuneConfig(
     space=("ppo.lr=loguniform:1e-5:1e-2", "ppo.clip_param=uniform:0.1:0.4"),
     pbt=PBTConfig(population=2),
 )
-FIRST = {"ppo.lr": 1e-3, "ppo.clip_param": 0.2}
-SECOND = {"ppo.lr": 1.2e-3, "ppo.clip_param": 0.3}
+FIRST: dict[str, Value] = {"ppo.lr": 1e-3, "ppo.clip_param": 0.2}
+SECOND: dict[str, Value] = {"ppo.lr": 1.2e-3, "ppo.clip_param": 0.3}
 OTHER = Segment(0, 1, {"ppo.lr": 1e-5, "ppo.clip_param": 0.1})
 
 

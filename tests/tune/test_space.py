@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_mutation_by_a_factor_stays_within_the_bounds() -> None:
     assert Distribution.parse("choice:a,b").bounded("a") == "a"
 
 
-def _population(*words: str, name: str = "quickstart", **settings: str) -> TuneConfig:
+def _population(*words: str, name: str = "quickstart", **settings: Any) -> TuneConfig:
     return TuneConfig(recipe(name), words, pbt=PBTConfig(**settings))
 
 

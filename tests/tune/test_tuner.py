@@ -79,7 +79,7 @@ def test_values_are_copied_and_changed_and_the_best_is_kept(ended: Path) -> None
     assert copies
     for schedule in copies:
         assert schedule[-2].values != schedule[-1].values
-        assert all(1e-5 <= s.values["ppo.lr"] <= 1e-2 for s in schedule)
+        assert all(1e-5 <= float(s.values["ppo.lr"]) <= 1e-2 for s in schedule)
     members = {p.name for p in (ended / "checkpoints" / "members").glob("member-*")}
     assert members == {f"member-{n:05}" for n in range(2)}
     best = max(reports, key=lambda r: r.score)

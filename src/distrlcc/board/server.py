@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
@@ -317,7 +317,7 @@ _POLICY = "policy.safetensors"
 
 def _reads(
     function: Callable[[Mapping[str, str]], Any],
-) -> Callable[[Request], Awaitable[Response]]:
+) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     """Return an endpoint: what a function says of an address, or the line of its error."""
     turn = asyncio.Semaphore(1)  # long answers must not take all threads that others need
 
