@@ -1,7 +1,5 @@
 """Shared by all tests: one thread per process, and where the recorded traces are."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

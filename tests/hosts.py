@@ -1,7 +1,5 @@
 """Hosts made of network namespaces, and commands that run on them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """An SSH server of a test's own, with its own keys, and the configuration of a client for it."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal

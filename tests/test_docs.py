@@ -1,7 +1,5 @@
 """The documentation says what is true: its code runs, its names exist, nothing is left out."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

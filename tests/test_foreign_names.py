@@ -1,7 +1,5 @@
 """Names of other projects: each is answered with ours, ours exist, and theirs are real."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import pkgutil

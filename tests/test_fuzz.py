@@ -3,8 +3,6 @@
 Each is spoiled with its structure in mind (`tests.hostile`), and its checksums are right again.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

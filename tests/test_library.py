@@ -1,7 +1,5 @@
 """What ``import distrlcc`` offers, used as a notebook would."""
 
-from __future__ import annotations
-
 import ast
 import re
 import signal

@@ -3,8 +3,6 @@
 A model says what must come back: the newest whole one, with a line for each newer one that is not.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """What a machine needs that runs distrlcc for weeks: units, figures for Prometheus, caches."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import math

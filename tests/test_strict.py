@@ -1,7 +1,5 @@
 """No input is read as something else: each key of each table, misspelled, in each kind of file."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import _AppendAction

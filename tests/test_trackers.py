@@ -1,7 +1,5 @@
 """Trainings that are logged to Weights & Biases and MLflow: stores on disk, no network."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

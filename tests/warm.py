@@ -12,8 +12,6 @@ The test must be the parent of the fork. Therefore the server forks twice, and t
 orphans while it waits for the answer.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Gymnasium's and Stable-Baselines3's own ways to our links, and back with a policy."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Every entrance that takes a seed uses or refuses it; resets of some environments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

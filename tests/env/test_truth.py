@@ -1,7 +1,5 @@
 """What a critic may know of a link."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

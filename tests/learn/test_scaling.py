@@ -1,7 +1,5 @@
 """Batches and rates that follow the number of ranks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One direction without sockets: order, delay, loss, changes, and a log that replays."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real packets through real devices: what COMMAND and its peer outside see of the link."""
 
-from __future__ import annotations
-
 import random
 import socket
 import statistics

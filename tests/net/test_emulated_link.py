@@ -1,7 +1,5 @@
 """The emulated link against the event-driven reference, packet by packet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

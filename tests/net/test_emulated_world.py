@@ -1,7 +1,5 @@
 """Real packets on loopback through emulated links; bounds are for a busy machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

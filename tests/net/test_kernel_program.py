@@ -1,7 +1,5 @@
 """The kernel's program, by BPF_PROG_TEST_RUN: beside what is learned from, and its guard."""
 
-from __future__ import annotations
-
 import shutil
 from types import SimpleNamespace
 

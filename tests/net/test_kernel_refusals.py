@@ -1,7 +1,5 @@
 """What is said where a policy cannot be put into the kernel's TCP."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

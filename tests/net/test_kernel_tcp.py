@@ -1,7 +1,5 @@
 """The kernel's TCP under a policy: loaded and used as users do, killed, kept, swapped, refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

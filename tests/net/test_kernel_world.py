@@ -1,7 +1,5 @@
 """Connections of the kernel's TCP that follow a user's orders, alone and on emulated links."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

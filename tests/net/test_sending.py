@@ -1,7 +1,5 @@
 """Flows between real sockets, with strangers about."""
 
-from __future__ import annotations
-
 import math
 import select
 import socket

@@ -1,7 +1,5 @@
 """Policies as the kernel's program takes them, and those that it does not take."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

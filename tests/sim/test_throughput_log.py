@@ -1,7 +1,5 @@
 """Logs of throughput become traces whose link carries what the log says, when it says it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

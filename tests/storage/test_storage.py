@@ -1,7 +1,5 @@
 """A run's durable copy: on a real S3 server and in a folder, damaged, killed and contended for."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import signal
