@@ -118,7 +118,7 @@ def stop_fork_server() -> None:
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
-def wait_until(condition: Callable[..., bool], seconds: float, what: str) -> None:
+def wait_until(condition: Callable[..., bool], seconds: float = 10.0, what: str = "it") -> None:
     """Wait for a condition.
 
     Raises:

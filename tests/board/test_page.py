@@ -30,7 +30,6 @@ from tests.board.made import Member, finished_run
 from tests.hosts import wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-WIDTHS = (1280, 390)
 VIEWS = ("runs", "playground", "policies")
 WAIT_MS = 90_000
 

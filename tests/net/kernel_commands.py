@@ -7,8 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,13 +64,6 @@ def connect() -> tuple[socket.socket, socket.socket]:
         far, _ = server.accept()
     far.settimeout(5)
     return near, far
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def run_command(*words: str, prefix: tuple[str, ...] = ()) -> tuple[int, str, str]:

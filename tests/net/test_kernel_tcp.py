@@ -30,8 +30,9 @@ from distrlcc.net.kernel.tcp import KernelControl, find_control, loaded_controls
 from distrlcc.net.kernel.tcp_flow import kernel_controls, send, sink
 from distrlcc.policy.kernel_layout import CONNECTION
 from distrlcc.policy.quantise import PACING
+from tests.hosts import wait_until
 from tests.net import kernel_commands
-from tests.net.kernel_commands import LOAD, connect, hidden, run_command, system_libbpf, wait_until
+from tests.net.kernel_commands import LOAD, connect, hidden, run_command, system_libbpf
 
 pytestmark = pytest.mark.net
 record, name, network = kernel_commands.record, kernel_commands.name, kernel_commands.network

@@ -23,8 +23,9 @@ from distrlcc.net.worlds.kernel_world import KernelWorld, require_world
 from distrlcc.policy.kernel_layout import SPACES
 from distrlcc.policy.quantise import follower
 from distrlcc.sim.scenario import Flow, Link, Scenario
+from tests.hosts import wait_until
 from tests.net import kernel_commands
-from tests.net.kernel_commands import connect, wait_until
+from tests.net.kernel_commands import connect
 
 pytestmark = [pytest.mark.net, pytest.mark.usefixtures("record")]
 record, name, network = kernel_commands.record, kernel_commands.name, kernel_commands.network
