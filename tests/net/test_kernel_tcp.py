@@ -190,7 +190,8 @@ def test_a_plain_program_transfers_under_the_policy(holder: Any, name: str, emul
         code, out, err = emulator.run(flags, command=emulator.python(program))
     assert (code, out) == (0, f"{name} True\n"), err
     # What the kernel did is seen from outside, and said at the end.
-    code, out, _ = run_command("status", "--json", "-")
+    code, out, err = run_command("status", "--json", "-")
+    assert (code, err) == (0, "")
     figures = {one["name"]: one for one in json.loads(out)}[name]
     assert figures["policy"] == "one"
     assert figures["held"] == f"held by process {process.pid}"
