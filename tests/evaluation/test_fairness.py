@@ -21,7 +21,7 @@ from distrlcc.evaluation.fairness import (
     windowed_rates,
 )
 from distrlcc.evaluation.fairness_summary import measure
-from distrlcc.evaluation.report import _shared_chart
+from distrlcc.evaluation.plots import shared_link
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S
 from distrlcc.sim.scenario import Flow, Link, Scenario
@@ -60,7 +60,7 @@ def test_a_page_draws_the_capacity_at_the_time_of_the_rates() -> None:
     rates = np.repeat([[6.0], [6.0]], 100, axis=1)
     rates[:, 50:] = 3.0
     run = _run((Flow(), Flow()), rates, capacity=rates.sum(axis=0) * BUCKET_S / MBIT)
-    data = _shared_chart("chart", run, "cubic").data
+    data = shared_link("chart", run, "cubic").data
     lines = data["panels"][0]["lines"]
     assert np.add(lines[0]["values"], lines[1]["values"]) == pytest.approx(data["capacity"])
 

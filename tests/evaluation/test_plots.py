@@ -12,7 +12,7 @@ from PIL import Image
 
 from distrlcc.evaluation.figures import DPI, STYLE, encode
 from distrlcc.evaluation.looks import BACKGROUND, looks
-from distrlcc.evaluation.plots import scatter, time_series
+from distrlcc.evaluation.plots import drawn, over_time, scatter
 from distrlcc.evaluation.scores import shown
 from distrlcc.evaluation.summary import Summary, summarise
 from tests.evaluation.made import PROFILES, make_scores, make_series, with_figures
@@ -62,7 +62,7 @@ def test_close_delays_get_a_linear_axis_and_the_undefined_no_place() -> None:
 
 
 def test_time_series_shows_capacity_rates_and_delays() -> None:
-    figure = time_series([make_series(s) for s in ("cubic", "quickstart")])
+    figure = drawn(over_time("one", [make_series(s) for s in ("cubic", "quickstart")]))
     upper, lower = figure.axes
     assert upper.get_ylabel() == "rate (Mbit/s)"
     assert lower.get_ylabel() == "queueing delay (ms)"
@@ -74,9 +74,8 @@ def test_time_series_shows_capacity_rates_and_delays() -> None:
     assert widths["quickstart"] > widths["cubic"]
     # Far delays are logarithmic and near ones linear.
     assert lower.get_yscale() == "linear"
-    assert (
-        time_series([make_series("oracle"), make_series("cubic")]).axes[1].get_yscale() == "symlog"
-    )
+    far = drawn(over_time("one", [make_series("oracle"), make_series("cubic")]))
+    assert far.axes[1].get_yscale() == "symlog"
 
 
 def test_odd_values_and_names_can_be_drawn() -> None:
@@ -87,7 +86,8 @@ def test_odd_values_and_names_can_be_drawn() -> None:
     for buckets in (1, 3, 20):
         still, unknown = np.zeros(buckets), np.full(buckets, np.nan)
         named = replace(make_series("copa", buckets=buckets), scheme=r"$\frac{$")
-        encode(time_series([replace(named, rate_mbps=still, queueing_delay_ms=unknown)]), "svg")
+        silent = replace(named, rate_mbps=still, queueing_delay_ms=unknown)
+        encode(drawn(over_time("one", [silent])), "svg")
 
 
 def test_senders_that_say_something_get_panels_of_their_own() -> None:
@@ -98,14 +98,14 @@ def test_senders_that_say_something_get_panels_of_their_own() -> None:
         "mean_smoothed_rtt_ms": 20.0 + said.time_s,
         "retransmitted_share": np.nan * whole,
     }
-    figure = time_series([plain, replace(said, sender=window)])
+    figure = drawn(over_time("one", [plain, replace(said, sender=window)]))
     assert [axes.get_ylabel() for axes in figure.axes[2:]] == [
         "cwnd (packets)",
         "smoothed RTT (ms)",
     ]
     assert figure.axes[-1].get_xlabel() == "time (s)"
     shares = window | {"retransmitted_share": 0.02 * whole}
-    figure = time_series([replace(plain, sender=window), replace(said, sender=shares)])
+    figure = drawn(over_time("one", [replace(plain, sender=window), replace(said, sender=shares)]))
     *_, last = figure.axes
     assert last.get_ylabel() == "retransmitted (%)"
     assert np.nanmax(last.lines[1].get_ydata()) == pytest.approx(2.0)
@@ -156,5 +156,5 @@ def test_a_scheme_looks_the_same_everywhere_and_policies_differ() -> None:
     assert len({look.color for look in together.values()}) == 5
     assert [name for name, look in together.items() if look.learned] == ["a", "b"]
     assert together["cubic"].dark != together["cubic"].color
-    figure = time_series([make_series("cubic")], schemes=several)
+    figure = drawn(over_time("one", [make_series("cubic")], several))
     assert figure.axes[0].lines[0].get_color() == together["cubic"].color

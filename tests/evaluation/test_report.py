@@ -122,7 +122,7 @@ def test_what_senders_say_is_drawn_tabled_and_defined(tmp_path: Path) -> None:
 
 def test_the_best_of_a_column_is_marked_without_the_oracle() -> None:
     summary = summarise([make_scores(s, links=8) for s in ("cubic", "bbr", "oracle")])
-    html = render(summary, {}, INFO)
+    html = render(summary, [], INFO)
     assert "ranks" not in html  # there is no policy
     assert ">Over time<" not in html
     ranked = html[html.index('<table class="ranked"') :].split("</table>")[0]
@@ -138,7 +138,7 @@ def test_a_page_has_all_links_of_a_long_suite() -> None:
     scores = [make_scores(s, links=512, seeds=1) for s in ("quickstart", "cubic")]
     scores[0] = failed_on(scores[0], 42)
     summary = summarise(scores)
-    html = render(summary, {}, INFO)
+    html = render(summary, [], INFO)
     assert len(html) < 3_000_000
     table = data(html)["per-link"]
     assert table["links"] == list(summary.links)
@@ -152,16 +152,16 @@ def test_a_page_has_all_links_of_a_long_suite() -> None:
 
 def test_failed_runs_and_the_links_that_they_leave_out_are_named() -> None:
     good, bad = make_scores("quickstart", 3, 1), make_scores("cubic", 3, 1)
-    text = read(render(summarise([good, failed_on(bad, 0)]), {}, INFO)).text
+    text = read(render(summarise([good, failed_on(bad, 0)]), [], INFO)).text
     assert "Means over links on which every scheme has a run that counts (2 of 3);" in text
     said = "leave out 1 of 3 links, on which not every scheme has a run that counts"
     assert f"{said}: {good.links[0]}" in text
     assert "quickstart ranks 1 of 2" in text
-    text = read(render(summarise([failed_on(good, 1, 2), failed_on(bad, 0)]), {}, INFO)).text
+    text = read(render(summarise([failed_on(good, 1, 2), failed_on(bad, 0)]), [], INFO)).text
     assert "No link has a run of every scheme" in text
     assert "Some runs do not count, and the schemes' links differ." in text
     assert "All schemes ran on the same links" not in text
-    text = read(render(summarise([failed_on(good, 0, 1, 2), bad]), {}, INFO)).text
+    text = read(render(summarise([failed_on(good, 0, 1, 2), bad]), [], INFO)).text
     assert "quickstart: 3 of 3 runs do not count (such as" in text
     assert "quickstart has no run that counts and is not ranked; no link is left out" in text
     assert "nan" not in text

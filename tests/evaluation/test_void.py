@@ -81,7 +81,7 @@ def test_links_with_a_void_run_are_in_nobodys_mean_or_distribution(tmp_path: Pat
     assert summary.common == 3
     others = {s.scheme: s.overall["power"].mean for s in summary.schemes}
     assert others["cubic"] == pytest.approx(np.delete(cubic.figures["power"], 1).mean())
-    html = render(summary, {}, INFO)
+    html = render(summary, [], INFO)
     assert "ranks 1 of 2 by power" in html
     assert "on 3 of 4 links" in html
     assert "1<small> of 8 runs does not count" in html
@@ -112,7 +112,7 @@ def test_a_scheme_at_zero_counts_as_zero_and_is_said() -> None:
     assert summary.ranking() == ["bbr", "vegas"]
     assert summary.schemes[1].overall["power"].mean == 0.5
     assert "vegas delivered nothing in 2 of 4 runs: power 0 there" in summary.notes()[0]
-    ranked = render(summary, {}, INFO).partition('class="ranked"')[2].partition("</table>")[0]
+    ranked = render(summary, [], INFO).partition('class="ranked"')[2].partition("</table>")[0]
     row = re.search(r"</i>vegas</th>(.*?)</tr>", ranked, re.DOTALL)
     assert row is not None
     best = re.findall(r"<td([^>]*)>", row[1])  # no delay of half of its runs is the best

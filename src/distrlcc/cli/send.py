@@ -60,7 +60,7 @@ def picture(text: str) -> Path:
     path = Path(text)
     if path.suffix not in (".png", ".svg", ".html"):
         raise ConfigError(f"--plot {path}: expected a name that ends with .png, .svg or .html")
-    require("matplotlib", *["jinja2"] * (path.suffix == ".html"))
+    require("jinja2", "matplotlib")
     require_output(path)
     return path
 
@@ -126,20 +126,19 @@ def _run(args: Namespace, log: StepLog | None) -> int:
 
 
 def _drawn(path: Path, log: StepLog, name: str, wire_bytes: int, sent: Sent) -> bytes:
-    if path.suffix != ".html":
-        from distrlcc.evaluation.figures import encode
-        from distrlcc.evaluation.plots import flow_plot
-
-        return encode(flow_plot(log.whole(), name, wire_bytes), path.suffix[1:])
+    from distrlcc.evaluation.figures import encode
     from distrlcc.evaluation.page import Tile
+    from distrlcc.evaluation.plots import drawn, flow_chart
     from distrlcc.evaluation.report import flow_page
 
+    chart = flow_chart(log.whole(), name, wire_bytes)
+    if path.suffix != ".html":
+        return encode(drawn(chart), path.suffix[1:])
     rtts = {"mean RTT": sent.mean_rtt_ms, "95% of the RTTs are less": sent.p95_rtt_ms}
     tiles = [Tile(f"{sent.mbps:.2f}", "delivered", "Mbit/s", "main")]
     tiles += [Tile(f"{x:.1f}" if x == x else "-", text, "ms") for text, x in rtts.items()]
     tiles.append(Tile(_loss(sent), f"of {sent.packets} packets lost"))
-    says = _summary(name, sent) + "."
-    return flow_page(log.whole(), name, wire_bytes, says, tiles, command_line()).encode()
+    return flow_page(chart, f"{_summary(name, sent)}.", tiles, command_line()).encode()
 
 
 def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int]]:

@@ -1,4 +1,4 @@
-"""All figures, one column of a paper wide: throughput against delay, time, shares of a link."""
+"""Figures: lines over time, for a page or a paper's column, and throughput against delay."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,11 @@ from matplotlib.ticker import LogLocator
 
 from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
 from distrlcc.evaluation.figures import STYLE, panels
-from distrlcc.evaluation.looks import BACKGROUND, CAPACITY, INK, MUTED, Look, looks
+from distrlcc.evaluation.looks import BACKGROUND, CAPACITY, INK, MUTED, Look, color_pairs, looks
+from distrlcc.evaluation.page import Chart, Panel, lines_chart
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric, shown
-from distrlcc.evaluation.summary import MeanInterval, Summary
+from distrlcc.evaluation.summary import ORACLE, MeanInterval, Summary
 from distrlcc.plugins import short
 from distrlcc.types import FloatArray
 
@@ -24,7 +25,7 @@ _DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
 """The scatter plot's axes."""
 _FLOW_BUCKETS = 300
 _LEAST_SECONDS = 0.1
-_DASHES = (0, (4, 1.5))
+_THICK, _THIN = 2.2, 1.4  # widths of policies' lines on a page, and of others'
 _ROW_LETTERS, _ROW_INCHES = 72, 0.15  # what a legend's row has room for, and its height
 
 
@@ -54,87 +55,61 @@ def scatter(summary: Summary) -> Figure:
     return figure
 
 
-def time_series(
-    series: Sequence[Series], *, schemes: Sequence[tuple[str, bool]] | None = None
-) -> Figure:
-    """Draw schemes on one link: rates over its shaded capacity, and queueing delay beneath.
+def over_time(
+    name: str, lines: Sequence[Series], schemes: Sequence[tuple[str, bool]] | None = None
+) -> Chart:
+    """Return schemes on one link: rates over its capacity, delays, windows, senders' reports.
 
-    Windows, smoothed RTTs and retransmissions stand below if senders reported them. ``schemes`` are
-    all that look different, with whether each is learned; None: those of ``series``.
+    ``schemes`` are all that look different, with whether each is learned; None: those of ``lines``.
     """
-    style = looks(schemes or [(s.scheme, s.learned) for s in series])
-    edges, capacity = series[0].edges_s, series[0].capacity_mbps
-    series = sorted(series, key=lambda s: s.learned)  # policies on top
-    own = _sender_panels(series)
-    with mpl.rc_context(STYLE):
-        heights = (1.35, 1.0, *[0.95] * len(own))
-        figure, (upper, lower, *others) = panels(3.7 + 1.35 * len(own), *heights)
-        # The link's capacity, and each scheme's lines in all panels.
-        _shade(upper, capacity, edges)
-        for place, one in enumerate(series):
-            form: dict[str, Any] = {
-                "color": style[one.scheme].color,
-                "lw": 1.6 if one.learned else 0.95,
-                "zorder": 4 if one.learned else 3,
-                "ls": _DASHES if one.scheme == "oracle" else "-",
-                "solid_joinstyle": "round",
-            }
-            upper.plot(one.time_s, one.rate_mbps, label=shown(one.scheme), **form)
-            lower.plot(one.time_s, one.queueing_delay_ms, **form)
-            for axes, values in zip(others, own.values(), strict=True):
-                axes.plot(one.time_s, values[place], **form)
-        # Scales and titles.
-        upper.set_ylim(0, _top([capacity, *(s.rate_mbps for s in series)]))
-        _queue_axis(lower, series)
-        for axes, (title, values) in zip(others, own.items(), strict=True):
-            axes.set_ylim(0, _top(values))
-            axes.set_ylabel(title)
-        _time_axis(figure, edges)
-        # Policies first, then the link, then the rest, over the whole width.
-        handles, names = upper.get_legend_handles_labels()
-        learned = {shown(s.scheme) for s in series if s.learned}
-        order = sorted(range(len(names)), key=lambda i: (names[i] not in learned, i))
-        legend(figure, [handles[i] for i in order], [names[i] for i in order])
-    return figure
+    colors = color_pairs(schemes or [(one.scheme, one.learned) for one in lines])
+    lines = sorted(lines, key=lambda one: one.learned)  # policies on top
+
+    def panel(title: str, unit: str, values: Sequence[FloatArray | None]) -> Panel:
+        pairs = zip(lines, values, strict=True)
+        return title, unit, {shown(one.scheme): each for one, each in pairs if each is not None}
+
+    panels = [panel("rate", "Mbit/s", [one.rate_mbps for one in lines])]
+    panels.append(panel("queueing delay", "ms", [one.queueing_delay_ms for one in lines]))
+    if any(one.cwnd_packets is not None for one in lines):
+        panels.append(panel("window", "packets", [one.cwnd_packets for one in lines]))
+    for m in SENDER_METRICS:
+        values = [None if one.sender is None else m.scale * one.sender[m.key] for one in lines]
+        if any(each is not None and np.isfinite(each).any() for each in values):
+            panels.append(panel(m.label.removeprefix("mean "), m.unit, values))
+    looks: dict[str, dict[str, Any]] = {
+        shown(one.scheme): {"colors": colors[one.scheme], "width": _THICK if one.learned else _THIN}
+        for one in lines
+    }
+    looks.get(ORACLE, {})["dash"] = [4, 2]
+    first = lines[0]
+    capacity = first.capacity_mbps
+    return lines_chart(name, first.time_s, panels, looks, title=first.link, capacity=capacity)
 
 
-def flow_names(run: SharedRun, contender: str) -> list[tuple[str, bool]]:
-    """Return what a link's flows are called, and whether each is an agent's."""
+def shared_link(name: str, run: SharedRun, contender: str) -> Chart:
+    """Return the rates of a link's flows and their Jain's index; its agents are a contender's."""
     schemes, own = [flow.scheme for flow in run.scenario.flows], shown(contender)
     names = [f"{own} {k}" if s == "agent" else short(s) for k, s in enumerate(schemes, 1)]
-    return [(name, s == "agent") for name, s in zip(names, schemes, strict=True)]
-
-
-def fairness_plot(run: SharedRun, contender: str) -> Figure:
-    """Draw the rates of a link's flows and their Jain's index; its agents are a contender's."""
-    flows, names = run.scenario.flows, flow_names(run, contender)
-    style = looks(names)
-    # Rates in windows, and their mean over the flows that run.
-    edges = np.arange(run.acked.shape[1] + 1) * BUCKET_S
+    colors = color_pairs(zip(names, (s == "agent" for s in schemes), strict=True))
     rates = windowed_rates(run)
-    middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
     running = np.isfinite(rates).sum(axis=0)
     fair = np.where(running > 0, np.nansum(rates, axis=0) / np.maximum(running, 1), np.nan)
-    with mpl.rc_context(STYLE):
-        figure, (upper, lower) = panels(3.7, 1.7, 1.0)
-        # Above the link's capacity, an equal share and the flows; below the index.
-        capacity = run.capacity * MBIT / BUCKET_S
-        _shade(upper, capacity, edges)
-        upper.plot(middles, fair, color=MUTED, lw=0.9, ls=_DASHES, label="equal share")
-        for (name, learned), rate in zip(names, rates, strict=True):
-            width = 1.4 if learned else 1.0
-            upper.plot(middles, rate, color=style[name].color, lw=width, label=shown(name))
-        upper.set_ylim(0, 1.08 * float(capacity.max()))
-        lower.plot(middles, jain_index(rates), color=INK, lw=1.2)
-        lower.set_ylim(1.0 / max(len(flows), 2) - 0.02, 1.02)
-        lower.set_ylabel("Jain's index")
-        _time_axis(figure, edges)
-        legend(figure, *upper.get_legend_handles_labels())
-    return figure
+    middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
+    looks: dict[str, dict[str, Any]] = {shown(flow): {"colors": colors[flow]} for flow in names}
+    looks["Jain's index"] = {"colors": ("#444", "#ccc")}
+    looks["equal share"] = {**looks["Jain's index"], "dash": [4, 2], "width": 1.0}
+    flows = dict(zip(map(shown, names), rates, strict=True))
+    panels = [("rate", "Mbit/s", flows | {"equal share": fair})]
+    panels.append(("Jain's index", "", {"Jain's index": jain_index(rates)}))
+    title = f"{own} on {run.scenario.name}"
+    width = len(run.capacity) - len(middles) + 1
+    capacity = np.convolve(run.capacity, np.ones(width) / width, "valid") * MBIT / BUCKET_S
+    return lines_chart(name, middles, panels, looks, title=title, capacity=capacity)
 
 
-def flow_lines(steps: FloatArray, wire_bytes: int) -> tuple[FloatArray, dict[str, FloatArray]]:
-    """Return edges, s ``[B + 1]``, of a flow's steps ``[S, F]``, and values ``[B]`` by title."""
+def flow_chart(steps: FloatArray, name: str, wire_bytes: int) -> Chart:
+    """Return a flow's steps ``[S, F]`` over time, steered by what is named."""
     time, duration, acked, lost, rtt, cwnd, *_ = steps.T
     end = time[-1] if len(time) else 1.0
     count = max(1, min(_FLOW_BUCKETS, math.floor(end / _LEAST_SECONDS)))
@@ -144,32 +119,42 @@ def flow_lines(steps: FloatArray, wire_bytes: int) -> tuple[FloatArray, dict[str
     total = partial(np.bincount, place, minlength=count)
     seconds = total(duration)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return edges, {
-            "rate (Mbit/s)": total(acked) * wire_bytes * 8e-6 / seconds,
-            "RTT (ms)": 1e3 * total(rtt * acked) / total(acked),
-            "cwnd (packets)": total(cwnd * duration) / seconds,
-            "lost (packets)": np.asarray(total(np.maximum(lost, 0.0)), float),
-        }
+        panels: list[Panel] = [
+            ("rate", "Mbit/s", {"rate": total(acked) * wire_bytes * 8e-6 / seconds}),
+            ("RTT", "ms", {"RTT": 1e3 * total(rtt * acked) / total(acked)}),
+            ("cwnd", "packets", {"cwnd": total(cwnd * duration) / seconds}),
+            ("lost", "packets", {"lost": total(np.maximum(lost, 0.0))}),
+        ]
+    return lines_chart("flow", (edges[1:] + edges[:-1]) / 2, panels, title=shown(name))
 
 
-def flow_plot(steps: FloatArray, name: str, wire_bytes: int) -> Figure:
-    """Draw a flow's steps as `flow_lines` has them, steered by what is named."""
-    edges, lines = flow_lines(steps, wire_bytes)
-    losses = steps[steps[:, 3] > 0, 0]
-    del lines["lost (packets)"]
-    color = looks([(name, True)])[name].color
+def drawn(chart: Chart) -> Figure:
+    """Draw lines over time, with panels below each other, as a page does."""
+    time, parts = np.array(chart.data["time"]), chart.data["panels"]
+    room = [values for values in [chart.data.get("capacity")] if values is not None]
     with mpl.rc_context(STYLE):
-        # A panel each, and a tick in the first where packets were lost.
-        figure, found = panels(4.4, 1.0, 1.0, 1.0)
-        for axes, (title, values) in zip(found, lines.items(), strict=True):
-            axes.stairs(values, edges, color=color, lw=1.2, baseline=None)
-            axes.set_ylabel(title)
-            axes.set_ylim(bottom=0)
-        if len(losses):
-            found[0].plot(losses, np.zeros_like(losses), "|", color=MUTED, ms=5)
-        ticks = "; ticks: packets lost" if len(losses) else ""
-        found[0].set_title(f"{shown(name)}{ticks}", fontsize=8, loc="left", color=INK)
-        _time_axis(figure, edges)
+        figure, found = panels(1.0 + 1.35 * len(parts), *[1.35, *[1.0] * len(parts)][: len(parts)])
+        if room:
+            found[0].fill_between(time, room[0], step="mid", color=CAPACITY, lw=0, label="capacity")
+        for axes, panel in zip(found, parts, strict=True):
+            for line in panel["lines"]:
+                width = line.get("width", _THIN)
+                form: dict[str, Any] = {"color": line.get("colors", (INK,))[0], "lw": 0.7 * width}
+                form |= {"ls": "--" if "dash" in line else "-", "zorder": 2 + width}
+                values = np.array(line["values"], float)
+                axes.plot(time, values, label=line["label"], solid_joinstyle="round", **form)
+            arrays = [np.array(line["values"], float) for line in panel["lines"]]
+            _value_axis(axes, arrays + room * (axes is found[0]), far=panel["unit"] == "ms")
+            axes.set_ylabel(f"{panel['title']} ({panel['unit']})".removesuffix(" ()"))
+        found[-1].set_xlim(0.0, time[-1] + time[0])
+        found[-1].set_xlabel("time (s)")
+        found[0].set_title(chart.title, fontsize=8, loc="left", color=INK)
+        figure.align_ylabels()
+        # Policies first, then the link, then the rest, over the whole width.
+        handles, names = found[0].get_legend_handles_labels()
+        order = sorted(range(len(names)), key=lambda i: (handles[i].get_zorder() < 4, i))
+        if len(names) > 1:
+            legend(figure, [handles[i] for i in order], [names[i] for i in order])
     return figure
 
 
@@ -187,18 +172,6 @@ def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None
 def _letters(names: Sequence[str], columns: int) -> int:
     """Return how many letters wide names in columns are; a column's mark and gap are four."""
     return sum(max(map(len, part)) + 4 for part in np.array_split(names, columns))
-
-
-def _shade(axes: Axes, capacity: FloatArray, edges: FloatArray) -> None:
-    axes.stairs(capacity, edges, fill=True, color=CAPACITY, lw=0, label="capacity")
-    axes.set_ylabel("rate (Mbit/s)")
-
-
-def _time_axis(figure: Figure, edges: FloatArray) -> None:
-    last = figure.axes[-1]
-    last.set_xlim(edges[0], edges[-1])
-    last.set_xlabel("time (s)")
-    figure.align_ylabels()
 
 
 def _cross(axes: Axes, name: str, x: MeanInterval, y: MeanInterval, look: Look) -> None:
@@ -226,23 +199,23 @@ def _delay_axis(axes: Axes, intervals: Sequence[MeanInterval]) -> None:
         axes.set_xlim(low - pad, high + pad)
 
 
-def _queue_axis(axes: Axes, series: Sequence[Series]) -> None:
-    """Scale the delays; logarithmic where the schemes' typical delays lie far apart."""
-    delays = [s.queueing_delay_ms[np.isfinite(s.queueing_delay_ms)] for s in series]
-    delays = [d for d in delays if len(d)]
-    axes.set_ylabel("queueing delay (ms)")
-    if not delays:
+def _value_axis(axes: Axes, values: Sequence[Any], *, far: bool) -> None:
+    """Scale values; logarithmic where those of delays typically lie far apart."""
+    arrays = [np.array(each, float) for each in values]
+    known = [each[np.isfinite(each)] for each in arrays if np.isfinite(each).any()]
+    typical = [float(np.median(each)) for each in known] or [0.0]
+    top = max((float(each.max()) for each in known), default=0.0)
+    apart = max(typical) > 25 * max(min(typical), 0.4) or top > 40 * max(max(typical), 0.4)
+    if not (far and apart):
+        # Lone spikes are cut off.
+        every = np.concatenate([*known, [0.0]])
+        axes.set_ylim(0, min(1.08 * top, 1.6 * float(np.quantile(every, 0.995))) or 1.0)
         return
-    typical = [float(np.median(d)) for d in delays]
-    top = max(float(d.max()) for d in delays)
-    if max(typical) > 25 * max(min(typical), 0.4) or top > 40 * max(max(typical), 0.4):
-        axes.set_yscale("symlog", linthresh=1.0, linscale=0.3)
-        axes.set_ylim(0, 1.3 * top)
-        ticks = [t for t in (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000) if t <= 1.3 * top]
-        axes.set_yticks(ticks, [f"{t}" for t in ticks])
-        axes.minorticks_off()
-    else:
-        axes.set_ylim(0, _top(delays))
+    axes.set_yscale("symlog", linthresh=1.0, linscale=0.3)
+    axes.set_ylim(0, 1.3 * top)
+    ticks = [t for t in (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000) if t <= 1.3 * top]
+    axes.set_yticks(ticks, [f"{t}" for t in ticks])
+    axes.minorticks_off()
 
 
 def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
@@ -250,25 +223,3 @@ def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
     if not math.isfinite(interval.half_width):  # of a single value: a point
         low = high = interval.mean
     return MeanInterval(interval.mean * scale, low * scale, high * scale)
-
-
-def _sender_panels(series: Sequence[Series]) -> dict[str, list[FloatArray]]:
-    """Return what senders report by title, for each series; NaN where it reports nothing."""
-    panels = {}
-    for m in SENDER_METRICS:
-        values = [
-            np.full(len(one.time_s), np.nan) if one.sender is None else m.scale * one.sender[m.key]
-            for one in series
-        ]
-        if any(np.isfinite(each).any() for each in values):
-            panels[m.title.removeprefix("mean ")] = values
-    return panels
-
-
-def _top(arrays: Sequence[FloatArray]) -> float:
-    """Return an upper limit that cuts lone spikes off."""
-    values = np.concatenate(arrays)
-    values = values[np.isfinite(values)]
-    if not len(values) or values.max() <= 0:
-        return 1.0
-    return float(min(1.08 * values.max(), 1.6 * np.quantile(values, 0.995)) or 1.0)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from distrlcc.errors import ConfigError, reading, unknown_name
 from distrlcc.evaluation.figures import STYLE, panels
 from distrlcc.evaluation.looks import INK, looks
-from distrlcc.evaluation.plots import legend, scatter, time_series
+from distrlcc.evaluation.plots import drawn, legend, over_time, scatter
 from distrlcc.evaluation.scores import (
     METRICS,
     SENDER_METRICS,
@@ -180,15 +180,15 @@ def draw(
     if kind == "scatter":
         return scatter(summary), _scatter_csv(summary)
     if kind == "time":
-        drawn = list(dict.fromkeys(one.link for one in series))
-        if not drawn or (link and link not in drawn):
-            has = ", ".join(drawn) or "none"
+        links = list(dict.fromkeys(one.link for one in series))
+        if not links or (link and link not in links):
+            has = ", ".join(links) or "none"
             raise ConfigError(
                 f"link {link!r} was not drawn over time (of this summary: {has}); name it with "
                 "--series when it is evaluated"
             )
-        chosen = [one for one in series if one.link == (link or drawn[0])]
-        return time_series(chosen, schemes=summary.names()), _time_csv(chosen)
+        chosen = [one for one in series if one.link == (link or links[0])]
+        return drawn(over_time("series", chosen, summary.names())), _time_csv(chosen)
     of = metric(key)
     values = by_links(summary, of)
     if not values:

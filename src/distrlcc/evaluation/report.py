@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 
 from distrlcc.errors import TraceError
-from distrlcc.evaluation.fairness import WINDOW_S, SharedRun, jain_index, windowed_rates
+from distrlcc.evaluation.fairness import SharedRun
 from distrlcc.evaluation.fairness_summary import SuiteFairness, table
 from distrlcc.evaluation.fairness_summary import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
 from distrlcc.evaluation.looks import color_pairs
-from distrlcc.evaluation.page import Chart, Page, Panel, Section, Tile, lines_chart
+from distrlcc.evaluation.page import Chart, Page, Section, Tile, lines_chart
 from distrlcc.evaluation.parallel_flows import ParallelFlows
-from distrlcc.evaluation.plots import fairness_plot, flow_lines, flow_names, scatter, time_series
+from distrlcc.evaluation.plots import drawn, over_time, scatter, shared_link
 from distrlcc.evaluation.published import csv_text, series_json
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scorecard import Scorecard
 from distrlcc.evaluation.scores import (
-    BUCKET_S,
     FAIRNESS_METRICS,
     RECOVERY_METRICS,
     SENDER_METRICS,
@@ -81,30 +80,26 @@ def write_report(
     by_link: dict[str, list[Series]] = {}
     for one in series:
         by_link.setdefault(one.link, []).append(one)
+    named = zip(_file_names("series", by_link), by_link.values(), strict=True)
+    charts = [over_time(name, lines, summary.names()) for name, lines in named]
     files = {"scatter.png": encode(scatter(summary), "png")}
-    for name, lines in zip(_file_names("series", by_link), by_link.values(), strict=True):
-        files[f"{name}.png"] = encode(time_series(lines, schemes=summary.names()), "png")
+    files |= {f"{chart.id}.png": encode(drawn(chart), "png") for chart in charts}
     means = ranked(summary)
     files |= {"table.csv": _csv(means).encode(), "table.tex": _latex(means).encode()}
     files["summary.json"] = _json(to_json(summary) | {"series": series_json(series)})
-    return _write_files(folder, files | {"report.html": render(summary, by_link, info).encode()})
+    return _write_files(folder, files | {"report.html": render(summary, charts, info).encode()})
 
 
-def render(summary: Summary, by_link: Mapping[str, Sequence[Series]], info: ReportInfo) -> str:
-    """Return the page's HTML."""
+def render(summary: Summary, charts: Sequence[Chart], info: ReportInfo) -> str:
+    """Return the page's HTML, with figures of some links over time."""
     links, seeds = len(summary.links), summary.seeds
-    names = _file_names("series", by_link)
     scattered = Section("Throughput against delay", [_scattered(summary)])
     by_power = Section("Ranked by power", [ranked(summary), *_under_table(summary, info)])
     sections = [scattered, by_power]
-    if by_link:
-        charts = [
-            _over_time(name, link, lines, summary)
-            for name, (link, lines) in zip(names, by_link.items(), strict=True)
-        ]
-        sections.append(Section("Over time", [*charts, _under_series(by_link)]))
-    means = f" ± half of the {95}% bootstrap interval over seeds" if seeds > 1 else ""
-    per_link = _per_link(summary, dict(zip(by_link, names, strict=True)))
+    if charts:
+        sections.append(Section("Over time", [*charts, _under_series(charts)]))
+    means = " ± half of the 95% bootstrap interval over seeds" if seeds > 1 else ""
+    per_link = _per_link(summary, {chart.title: chart.id for chart in charts})
     sections.append(Section("Per link", [per_link, f"Mean over seeds{means}."]))
     policies = ", ".join(one.scheme for one in summary.schemes if one.learned)
     facts = {
@@ -181,36 +176,13 @@ def _under_table(summary: Summary, info: ReportInfo) -> list[str]:
     return [said, *summary.notes(), *info.notes]
 
 
-def _over_time(name: str, link: str, lines: Sequence[Series], summary: Summary) -> Chart:
-    colors = color_pairs(summary.names())
-    lines = sorted(lines, key=lambda one: one.learned)  # policies on top
-
-    def panel(title: str, unit: str, values: Sequence[FloatArray | None]) -> Panel:
-        pairs = zip(lines, values, strict=True)
-        return title, unit, {shown(one.scheme): each for one, each in pairs if each is not None}
-
-    panels = [panel("rate", "Mbit/s", [one.rate_mbps for one in lines])]
-    panels.append(panel("queueing delay", "ms", [one.queueing_delay_ms for one in lines]))
-    if any(one.cwnd_packets is not None for one in lines):
-        panels.append(panel("window", "packets", [one.cwnd_packets for one in lines]))
-    for m in SENDER_METRICS:
-        values = [None if one.sender is None else m.scale * one.sender[m.key] for one in lines]
-        if any(each is not None and np.isfinite(each).any() for each in values):
-            panels.append(panel(m.label.removeprefix("mean "), m.unit, values))
-    looks = {
-        shown(one.scheme): {"colors": colors[one.scheme], "width": 2.2 if one.learned else 1.4}
-        for one in lines
-    }
-    first = lines[0]
-    return lines_chart(name, first.time_s, panels, looks, title=link, capacity=first.capacity_mbps)
-
-
-def _under_series(by_link: Mapping[str, Sequence[Series]]) -> str:
+def _under_series(charts: Sequence[Chart]) -> str:
     said = (
         "First seed. The shade is what the link can carry; the queueing delay is the mean of the "
         "packets of each time bucket. Drag to zoom, double click to go back."
     )
-    if any(one.sender is not None for lines in by_link.values() for one in lines):
+    reported = {m.label.removeprefix("mean ") for m in SENDER_METRICS}
+    if any(panel["title"] in reported for chart in charts for panel in chart.data["panels"]):
         said += (
             " Both are the link's. Below them is what the senders say of themselves: the "
             "congestion window, the smoothed RTT and the share of the packets sent that had been "
@@ -245,9 +217,8 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
     charts: list[str | Table | Chart] = []
     for name, contender in zip(_file_names("fairness", runs), runs, strict=True):
         run = max(runs[contender], key=lambda run: len(run.scenario.flows))
-        drawn = fairness_plot(run, contender)
-        files |= {f"{name}.{kind}": encode(drawn, kind) for kind in ("png", "pdf")}
-        charts.append(_shared_chart(name, run, contender))
+        charts.append(chart := shared_link(name, run, contender))
+        files |= {f"{name}.{kind}": encode(drawn(chart), kind) for kind in ("png", "pdf")}
     # The page has a table for each suite.
     sections = []
     for suite in dict.fromkeys(row.suite for row in rows):
@@ -277,21 +248,6 @@ def _fair(rows: Sequence[SuiteFairness]) -> str:
     return (
         f"Flows of {names[0]} share with a Jain's index of {', '.join(said)}; 1 is an equal share."
     )
-
-
-def _shared_chart(name: str, run: SharedRun, contender: str) -> Chart:
-    names = flow_names(run, contender)
-    colors, rates = color_pairs(names), windowed_rates(run)
-    middles = np.arange(rates.shape[1]) * BUCKET_S + WINDOW_S / 2
-    flows = [shown(flow) for flow, _ in names]
-    looks: dict[str, dict[str, Any]] = {shown(flow): {"colors": colors[flow]} for flow, _ in names}
-    looks["Jain's index"] = {"colors": ("#444", "#ccc")}
-    panels = [("rate", "Mbit/s", dict(zip(flows, rates, strict=True)))]
-    panels.append(("Jain's index", "", {"Jain's index": jain_index(rates)}))
-    title = f"{shown(contender)} on {run.scenario.name}"
-    width = len(run.capacity) - len(middles) + 1
-    capacity = np.convolve(run.capacity, np.ones(width) / width, "valid") * MBIT / BUCKET_S
-    return lines_chart(name, middles, panels, looks, title=title, capacity=capacity)
 
 
 def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
@@ -434,15 +390,10 @@ def trace_page(trace: Trace, *, command: str) -> str:
     return Page("A link's trace", command, sections, "", answer, tiles, facts).html()
 
 
-def flow_page(
-    steps: FloatArray, name: str, wire_bytes: int, says: str, tiles: Sequence[Tile], command: str
-) -> str:
-    """Return the page of a flow of real packets, whose steps are as `plots.flow_plot` has them."""
-    edges, lines = flow_lines(steps, wire_bytes)
-    titles = [(title, *title.removesuffix(")").split(" (")) for title in lines]
-    panels = [(head, unit, {head: lines[title]}) for title, head, unit in titles]
-    sections = [Section("Over time", [lines_chart("flow", (edges[1:] + edges[:-1]) / 2, panels)])]
-    return Page(f"A flow of {shown(name)}", command, sections, "", says, tiles).html()
+def flow_page(chart: Chart, says: str, tiles: Sequence[Tile], command: str) -> str:
+    """Return the page of a flow of real packets, which the figure shows over time."""
+    sections = [Section("Over time", [replace(chart, title="")])]
+    return Page(f"A flow of {chart.title}", command, sections, "", says, tiles).html()
 
 
 def recovery_page(
