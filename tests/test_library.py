@@ -21,8 +21,8 @@ from distrlcc.env import vector
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkEnv, LinkVectorEnv, make_vector_env
 from distrlcc.errors import ConfigError, DistrlccError, PolicyFileError, in_python
-from distrlcc.evaluation.benchmark import Benchmark
 from distrlcc.evaluation.contender import contender_from_scheme
+from distrlcc.evaluation.scorecard import Benchmark
 from distrlcc.evaluation.scores import METRICS
 from distrlcc.library import Callbacks, evaluate, load_policy, make_env, make_vec, report, simulate
 from distrlcc.library import train as train_recipe

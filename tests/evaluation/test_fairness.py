@@ -15,12 +15,12 @@ from distrlcc.evaluation.fairness import (
     convergence_times,
     fairness_of,
     jain_index,
+    measure,
     run_shared,
     running_rates,
     settled,
     windowed_rates,
 )
-from distrlcc.evaluation.fairness_summary import measure
 from distrlcc.evaluation.plots import shared_link
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scores import BUCKET_S

@@ -8,9 +8,16 @@ import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.evaluation import scorecard
-from distrlcc.evaluation.benchmark import RIVALS, Benchmark
 from distrlcc.evaluation.contender import contender_from_scheme
-from distrlcc.evaluation.scorecard import BENCHMARKS, GATES, Gate, on_traces, score
+from distrlcc.evaluation.scorecard import (
+    BENCHMARKS,
+    GATES,
+    RIVALS,
+    Benchmark,
+    Gate,
+    on_traces,
+    score,
+)
 from distrlcc.evaluation.tables import printed
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.sim.suites import load_suite
@@ -49,7 +56,7 @@ def test_gates_are_passed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of links without a gate the first score is shown, of others the scores that have one.
     with_gates = [line for line in card.lines if line.bound]
     shown = [row.name for row in card.table(brief=True).rows]
-    assert shown == [f"{line.label}: {line.title}" for line in with_gates]
+    assert shown == [f"{line.label}: {line.metric.title}" for line in with_gates]
     monkeypatch.setattr(scorecard, "GATES", {})
     free = score(contenders, (replace(FEW[0], metrics=("power", "utilisation")), FEW[1]))
     shown = list(map(str, printed(free.table(brief=True)).columns[0].cells))

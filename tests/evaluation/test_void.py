@@ -13,12 +13,11 @@ import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.evaluation import emulated, scorecard
-from distrlcc.evaluation.benchmark import BESIDE, RECOVERY, TOGETHER, Benchmark
 from distrlcc.evaluation.contender import contender_from_scheme
 from distrlcc.evaluation.emulated import busy
 from distrlcc.evaluation.report import ReportInfo, render, write_report
 from distrlcc.evaluation.runner import BROKEN
-from distrlcc.evaluation.scorecard import score
+from distrlcc.evaluation.scorecard import BESIDE, RECOVERY, TOGETHER, Benchmark, score
 from distrlcc.evaluation.scores import (
     DISPLAY_NAMES,
     FAIRNESS_METRICS,

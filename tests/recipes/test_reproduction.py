@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from distrlcc.cli.main import find, main
+from distrlcc.cli.output import Countdown
 from distrlcc.cli.run_arguments import run_config
-from distrlcc.evaluation.benchmark import Benchmark
+from distrlcc.evaluation.scorecard import Benchmark
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.experiment import EXPERIMENTS, Experiment
 from distrlcc.recipes.reproduction import Reproduction, SeedRun
@@ -55,7 +56,7 @@ def tiny(tmp_path: Path) -> Experiment:
 
 
 def _reproduce(tiny: Experiment, folder: Path, commands: Commands, seeds: int = 2) -> ResultRow:
-    return Reproduction(tiny, folder, commands, lambda line: None).row(range(seeds))
+    return Reproduction(tiny, folder, commands, lambda line: None, Countdown).row(range(seeds))
 
 
 def test_what_was_stopped_goes_on_and_comes_out_the_same(tiny: Experiment, tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_what_was_stopped_goes_on_and_comes_out_the_same(tiny: Experiment, tmp_p
 
 
 def test_the_better_policy_is_shipped_with_its_row(tiny: Experiment, tmp_path: Path) -> None:
-    reproduction = Reproduction(tiny, tmp_path / "runs", main, lambda line: None)
+    reproduction = Reproduction(tiny, tmp_path / "runs", main, lambda line: None, Countdown)
     row = reproduction.row(range(2))
     assert row.steps == 256
     assert all(minutes > 0 for minutes in row.cpu_minutes)

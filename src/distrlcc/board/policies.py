@@ -19,9 +19,7 @@ def gallery(trained: Mapping[str, Path]) -> list[dict[str, Any]]:
     told = read_toml(Path(__file__).parents[1] / "cli" / "about.toml")
     rows, found = shipped_rows(), []
     for name, path in shipped_policies().items():
-        scores = rows[name].scores.items() if name in rows else ()
-        suites = [suite for suite, by_metric in scores if "power" in by_metric]
-        power = {suite: rows[name].of_shipped(suite, "power") for suite in suites}
+        power = rows[name].powers() if name in rows else {}
         card = _card(path) | {"name": name, "sender": name, "power": power}
         card |= {"about": told["policies"].get(name, ""), "not_for": told["not_for"].get(name, "")}
         found.append(card)

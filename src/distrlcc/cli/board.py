@@ -95,12 +95,11 @@ def run_try(args: Namespace) -> int:
     """
     from dataclasses import fields
 
-    from rich.table import Table
-
     from distrlcc.board.playground import SCORES, Question, answer, page_of
     from distrlcc.errors import once
     from distrlcc.evaluation.contender import contender_named, distinct
     from distrlcc.evaluation.scores import metric, shown
+    from distrlcc.evaluation.tables import plain_table, printed
 
     question = Question(**{each.name: getattr(args, each.name) for each in fields(Question)})
     if args.toml:
@@ -111,12 +110,9 @@ def run_try(args: Namespace) -> int:
     answers = [answer(one, question) for one in distinct(map(contender_named, names))]
     out = console(args.json)
     # The scores, then rate and queue over time as bars of letters.
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for head in ("sender", *(metric(key).title for key in SCORES)):
-        table.add_column(head, justify="left" if head == "sender" else "right")
-    for one in answers:
-        table.add_row(shown(one.contender.name), *(one.bare(key) for key in SCORES))
-    out.print(table)
+    heads = ("sender", *(metric(key).title for key in SCORES))
+    rows = [(shown(one.contender.name), *map(one.bare, SCORES)) for one in answers]
+    out.print(printed(plain_table("One link", heads, rows, "sender")))
     drawn = [(shown(one.contender.name), one.series) for one in answers if one.series is not None]
     width = max((len(name) for name, _ in drawn), default=0)
     room = max(min(out.width - width - 24, 80), 20)

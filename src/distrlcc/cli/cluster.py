@@ -10,13 +10,13 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from distrlcc.cli.output import emit_json
 from distrlcc.cluster.cluster import join, join_line, start_head, stop
 from distrlcc.cluster.session import AUTO, RayNode, ray_nodes, ray_session
 from distrlcc.cluster.state import DASHBOARD_PORT, name_ports, node_here, token_path
 from distrlcc.errors import ConfigError
+from distrlcc.evaluation.tables import plain_table, printed
 from distrlcc.runs.run_config import amounts
 
 _SHARE = """
@@ -120,27 +120,22 @@ def run_status(args: Namespace) -> int:
     if args.json != "-":
         role = "the head" if here.is_head else "a member"
         print(f"This machine, {here.address}, is {role} of the cluster {here.ray_address}.")
-        _show(nodes)
+        heads = ("machine", "state", "cores", "GPUs", "memory", "objects", "resources")
+        table = plain_table("Machines", heads, map(_cells, nodes), "machine|state|resources")
+        Console(file=sys.stdout).print(printed(table))
         if here.is_head or args.show_token:
             print(f"Next machine:\n\n  {join_line(here, show_token=args.show_token)}\n")
     emit_json(args.json, {"head": here.ray_address, "nodes": [asdict(node) for node in nodes]})
     return 0
 
 
-def _show(nodes: list[RayNode]) -> None:
-    table = Table()
-    for name in ("machine", "state", "cores", "GPUs", "memory", "objects", "resources"):
-        numeric = name not in ("machine", "state", "resources")
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=name != "state")
-    for node in nodes:
-        if not node.alive:
-            table.add_row(node.address, f"gone: {node.death}" if node.death else "gone")
-            continue
-        name = f"{node.address}{', head' if node.is_head else ''}"
-        sizes = (f"{size:.1f} GB" for size in (node.memory_gb, node.object_store_gb))
-        others = ", ".join(f"{name}={amount:g}" for name, amount in node.resources.items())
-        table.add_row(name, "alive", f"{node.cpus:g}", f"{node.gpus:g}", *sizes, others)
-    Console(file=sys.stdout).print(table)
+def _cells(node: RayNode) -> tuple[str, ...]:
+    if not node.alive:
+        return (node.address, f"gone: {node.death}" if node.death else "gone", *[""] * 5)
+    name = f"{node.address}{', head' if node.is_head else ''}"
+    sizes = (f"{size:.1f} GB" for size in (node.memory_gb, node.object_store_gb))
+    others = ", ".join(f"{name}={amount:g}" for name, amount in node.resources.items())
+    return (name, "alive", f"{node.cpus:g}", f"{node.gpus:g}", *sizes, others)
 
 
 def run_stop(args: Namespace) -> int:

@@ -20,8 +20,7 @@ from argparse import Namespace
 from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
 from distrlcc.errors import ConfigError, listed
-from distrlcc.evaluation.fairness import LEAST_S
-from distrlcc.evaluation.fairness_summary import measure, table, to_json
+from distrlcc.evaluation.fairness import LEAST_S, measure, table, to_json
 from distrlcc.evaluation.tables import printed
 from distrlcc.sim.suites import check_agents, load_suite
 

@@ -6,20 +6,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.table import Table
 
 from distrlcc.cli.output import console, emit_json
 from distrlcc.config import read_toml
-from distrlcc.plugins import Registry
 from distrlcc.recipes.result_row import shipped_rows
-
-KINDS = (
-    *("recipes", "policies", "suites", "schemes", "observations", "actions", "rewards"),
-    *("networks", "learners", "explorers", "stoppers"),
-)
 
 
 def run_list(args: Namespace) -> int:
@@ -29,22 +21,13 @@ def run_list(args: Namespace) -> int:
         kind? {recipes|policies|suites|schemes|observations|actions|rewards|networks|learners|
             explorers|stoppers}  only this kind
     """
-    from distrlcc.control.state import SCHEMES
-    from distrlcc.env.actions import ACTIONS
-    from distrlcc.env.observations import OBSERVATIONS
-    from distrlcc.env.rewards import REWARDS
-    from distrlcc.learn.config import LEARNERS
+    from distrlcc.cli.plugin_checks import REGISTRIES
     from distrlcc.policy.policy_file import shipped_policies
-    from distrlcc.policy.spec import NETWORKS
     from distrlcc.recipes.registry import RECIPES
-    from distrlcc.sim.suites import SUITES
-    from distrlcc.tune.tune_config import EXPLORERS, STOPPERS
 
-    registries: list[Registry[Any]] = [SUITES, SCHEMES, OBSERVATIONS, ACTIONS, REWARDS, NETWORKS]
-    registries += [LEARNERS, EXPLORERS, STOPPERS]
-    tables: list[dict[str, Any]] = [dict(RECIPES), dict(shipped_policies())]
-    tables += [{**r, **r.registered} for r in registries]
-    for kind, things in zip(KINDS, tables, strict=True):
+    tables: dict[str, dict[str, Any]] = {"recipes": {**RECIPES}, "policies": {**shipped_policies()}}
+    tables |= {f"{each.kind}s": {**each, **each.registered} for each in REGISTRIES}
+    for kind, things in tables.items():
         things.pop("agent", None)
         if args.kind == kind or (args.kind is None and things):
             width = max(map(len, things), default=0)
@@ -83,32 +66,26 @@ def run_policies(args: Namespace) -> int:
     Flags:
         --json FILE {json}  write the list as JSON; - for stdout
     """
-    from distrlcc.evaluation.benchmark import PREFER
+    from distrlcc.evaluation.scorecard import PREFER
+    from distrlcc.evaluation.tables import plain_table, printed
     from distrlcc.policy.policy_file import load_policy, shipped_policies
 
-    rows, listed, limits = shipped_rows(), [], told()["not_for"]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in ("policy", "network", "observation", "action", "kB", "scored on", "power"):
-        right = head in ("kB", "power")
-        table.add_column(head, justify="right" if right else "left", no_wrap=head == "policy")
+    rows, listed, lines, limits = shipped_rows(), [], [], told()["not_for"]
     for name, path in shipped_policies().items():
         policy, size = load_policy(path), path.stat().st_size
         spec = policy.spec
         # Power by suite; shown is the first at the policy's own preference.
-        row = rows.get(name)
-        labels = [] if row is None else [k for k, found in row.scores.items() if "power" in found]
-        power = {label: row.of_shipped(label, "power") for label in labels if row is not None}
+        power = rows[name].powers() if name in rows else {}
         wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
         entry = {"name": name, "file": str(path), "bytes": size, "acting": policy.acting}
         not_for = {"not_for": limits[name]} if name in limits else {}
         listed.append(entry | {"power": power} | not_for)
-        scored = (suite, f"{power[suite]:.3f}" if suite else "")
         cells = (spec.network_text, spec.observation, spec.action, f"{size / 1e3:.0f}")
-        table.add_row(name, *cells, *scored)
-    console(args.json).print(table)
-    for text in limits.values():
-        console(args.json).print(text)
+        lines.append((name, *cells, suite, f"{power[suite]:.3f}" if suite else ""))
+    heads = ("policy", "network", "observation", "action", "kB", "scored on", "power")
+    table = plain_table("Policies", heads, lines, "policy|network|observation|action|scored on")
+    console(args.json).print(printed(table), *limits.values(), sep="\n")
     emit_json(args.json, listed)
     return 0
 

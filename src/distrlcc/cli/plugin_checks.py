@@ -39,14 +39,17 @@ if TYPE_CHECKING:
 
 N, _SCRIPTS, _REPEATS = 256, 20, 200
 _VALUES = {"ppo.lr": 1e-3, "ppo.num_epochs": 2}
+REGISTRIES: tuple[Registry[Any], ...] = (
+    *(SUITES, SCHEMES, OBSERVATIONS, ACTIONS, REWARDS, NETWORKS),
+    *(LEARNERS, EXPLORERS, STOPPERS),
+)
+"""All tables of what a user may bring."""
 
 
 def kind_of(reference: str) -> str:
     """Return the kind that a name is registered as, or that a reference's thing looks like."""
     # What installed packages register; a name of ours stays ours.
-    registries: list[Registry[Any]] = [REWARDS, OBSERVATIONS, ACTIONS, SUITES, SCHEMES, NETWORKS]
-    registries += [LEARNERS, EXPLORERS, STOPPERS]
-    theirs = {(name, r.kind) for r in registries for name in r.registered if name not in r}
+    theirs = {(name, r.kind) for r in REGISTRIES for name in r.registered if name not in r}
     kinds = sorted(kind for name, kind in theirs if name == reference)
     if len(kinds) > 1:
         raise ConfigError(f"{reference} is registered as {' and '.join(kinds)}: say --contract")
@@ -328,15 +331,6 @@ def _stopper(reference: str) -> str:
     return f"it said {said}"
 
 
-CHECKS: dict[str, Callable[[str], str]] = {
-    "reward": _reward,
-    "observation": _observation,
-    "action": _action,
-    "suite": _suite,
-    "scheme": _scheme,
-    "learner": _learner,
-    "network": _network,
-    "explorer": _explorer,
-    "stopper": _stopper,
-}
+_ALL = (_reward, _observation, _action, _suite, _scheme, _learner, _network, _explorer, _stopper)
+CHECKS: dict[str, Callable[[str], str]] = {each.__name__[1:]: each for each in _ALL}
 """Each kind's check."""

@@ -65,8 +65,8 @@ def run(args: Namespace) -> int:
 
 
 def _page(expected: ResultRow, row: ResultRow, differences: list[str]) -> str:
-    from distrlcc.evaluation.benchmark import known_metric
     from distrlcc.evaluation.page import Page, Section, Tile
+    from distrlcc.evaluation.scorecard import known_metric
     from distrlcc.evaluation.tables import Cell, plain_table
 
     lines = []

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from distrlcc.errors import TraceError
-from distrlcc.evaluation.fairness import SharedRun
-from distrlcc.evaluation.fairness_summary import SuiteFairness, table
-from distrlcc.evaluation.fairness_summary import to_json as fairness_json
+from distrlcc.evaluation.fairness import SharedRun, SuiteFairness, table
+from distrlcc.evaluation.fairness import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
 from distrlcc.evaluation.looks import color_pairs
@@ -252,15 +251,13 @@ def _fair(rows: Sequence[SuiteFairness]) -> str:
 
 def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
     """Write a scorecard and return its page; ``command`` makes it again."""
-    gates = sum(bool(line.bound) for line in card.lines)
     tiles = [
         Tile(
-            f"{gates - len(card.failed(name))} of {gates}",
+            f"{count - len(failed)} of {count}",
             f"gates that {name} passes",
-            how="main" if not card.failed(name) else "bad",
+            how="bad" if failed else "main",
         )
-        for name, learned in zip(card.names, card.learned, strict=True)
-        if learned and gates
+        for name, count, failed in card.gates()
     ]
     said = (
         "Power is utilisation / (1 + queueing delay in round trips), at most 1. A gate is what a "

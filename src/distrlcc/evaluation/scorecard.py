@@ -1,27 +1,79 @@
-"""The scorecard: contenders on links of each kind, and gates for a policy for all of them."""
+"""Suites with the scores that are taken on them, and the scorecard with its gates."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distrlcc.evaluation.benchmark import (
-    ALONE,
-    BESIDE,
-    RECOVERY,
-    RIVALS,
-    TOGETHER,
-    Benchmark,
-    known_metric,
-)
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.scores import Metric, shown
-from distrlcc.evaluation.summary import MeanInterval, figure
+from distrlcc.evaluation.fairness import measure
+from distrlcc.evaluation.recovery import recovery_scores
+from distrlcc.evaluation.runner import evaluate
+from distrlcc.evaluation.scores import FAIRNESS_METRICS, METRICS, RECOVERY_METRICS, Metric, shown
+from distrlcc.evaluation.summary import MeanInterval, figure, over_links
 from distrlcc.evaluation.tables import Cell, Column, Row, Table
-from distrlcc.sim.suites import BEST_CWND, trace_suite, unique_names
+from distrlcc.sim.suites import BEST_CWND, load_suite, trace_suite, unique_names
+
+ALONE = ("power", "utilisation", "first_second_utilisation", "queueing_delay_rtt", "excess_loss")
+"""Scores of one flow on a link: keys of `distrlcc.evaluation.scores.METRICS`."""
+TOGETHER = ("jain", "utilisation", "queueing_delay_rtt", "converged", "convergence_s")
+BESIDE = ("share", "tolerable", "utilisation", "queueing_delay_rtt")
+"""Scores of several flows: keys of `distrlcc.evaluation.scores.FAIRNESS_METRICS`."""
+RECOVERY = ("recovery_rtts", "recovered")
+"""Scores after changes: keys of `distrlcc.evaluation.scores.RECOVERY_METRICS`."""
+PREFER = ", prefer "  # between a suite and a preference in the labels of rows of results
+RIVALS = ("cubic", "bbr", "vegas", "copa")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Links on which contenders are scored."""
+
+    suite: str  # a suite's name, or a link's; its split `test`
+    peers: tuple[str, ...] = (*RIVALS, "oracle")  # schemes that are scored beside it
+    links: int | None = None  # at most so many of its links
+    metrics: tuple[str, ...] = ALONE
+    prefer: float | None = None  # what a policy is told to prefer; None: its default
+    name: str = ""  # what rows of results call the links; empty: as the suite
+    is_trace: bool = False  # a trace: its link has 20 ms one way and a queue of 100 packets
+
+    @property
+    def label(self) -> str:
+        """Name in rows of results."""
+        after = ", after changes" if self.metrics == RECOVERY else ""
+        prefer = "" if self.prefer is None else f"{PREFER}{self.prefer:g}"
+        return f"{self.name or self.suite}{after}{prefer}"
+
+    def means(self, contender: Contender) -> dict[str, float]:
+        """Return a contender's means over the links; NaN where a run does not count."""
+        return {key: found.mean for key, found in self.scores(contender)[0].items()}
+
+    def scores(self, contender: Contender) -> tuple[dict[str, MeanInterval], str]:
+        """Return a contender's means over links with a value, and why they are void (all NaN)."""
+        suite = trace_suite([self.suite]) if self.is_trace else load_suite(self.suite)
+        scenarios = suite.scenarios("test", self.links)
+        if self.metrics == RECOVERY:
+            return recovery_scores(contender, scenarios)
+        if {"jain", "share"} & set(self.metrics):
+            shared = measure(contender, self.suite, scenarios)
+            return {m: shared.overall[m] for m in self.metrics}, "".join(map(str, shared.void[:1]))
+        found, _ = evaluate(contender, scenarios)
+        metrics = [known_metric(key, self.metrics) for key in self.metrics]
+        void = found.void()
+        values = found.values(metrics)
+        values = np.full_like(values, math.nan) if void else values
+        return over_links(metrics, values), "".join(map(str, void[:1]))
+
+
+def known_metric(key: str, beside: Collection[str]) -> Metric:
+    """Return how a score is shown, given the keys of those beside it."""
+    shared = {"jain", "share"} & set(beside)
+    known = FAIRNESS_METRICS if shared else METRICS + RECOVERY_METRICS
+    return next(metric for metric in known if metric.key == key)
+
 
 _ALONE = (*ALONE, "guarded")
 _CROWD = (*TOGETHER, "excess_loss")
@@ -116,37 +168,34 @@ class Line:
     passed: tuple[bool, ...]  # whether each is within the gate; True where there is none
     metric: Metric
 
-    @property
-    def title(self) -> str:
-        """The score, with its unit."""
-        return self.metric.title
-
 
 @dataclass(frozen=True)
 class Scorecard:
     """Contenders' scores."""
 
-    names: tuple[str, ...]
-    learned: tuple[bool, ...]
+    contenders: tuple[Contender, ...]
     lines: tuple[Line, ...]
     void: tuple[str, ...] = ()  # a sentence on each contender and suite that does not count
 
     def failed(self, name: str) -> list[str]:
         """Return the gates that a contender does not pass."""
-        k = self.names.index(name)
-        return [f"{line.label}: {line.title}" for line in self.lines if not line.passed[k]]
+        k = [one.name for one in self.contenders].index(name)
+        return [f"{line.label}: {line.metric.title}" for line in self.lines if not line.passed[k]]
 
     @property
     def verdicts(self) -> list[str]:
         """Void runs, and a sentence for each policy where there are gates."""
-        gates = sum(bool(line.bound) for line in self.lines)
         found = list(self.void)
-        for name, learned in zip(self.names, self.learned, strict=True):
-            if learned and gates:
-                failed = self.failed(name)
-                more = f"; it misses {'; '.join(failed)}" if failed else ""
-                found.append(f"{name} passes {gates - len(failed)} of {gates} gates{more}.")
+        for name, gates, failed in self.gates():
+            more = f"; it misses {'; '.join(failed)}" if failed else ""
+            found.append(f"{name} passes {gates - len(failed)} of {gates} gates{more}.")
         return found
+
+    def gates(self) -> list[tuple[str, int, list[str]]]:
+        """Return each policy with the number of gates, if there are any, and those it misses."""
+        count = sum(bool(line.bound) for line in self.lines)
+        names = [one.name for one in self.contenders if one.learned and count]
+        return [(name, count, self.failed(name)) for name in names]
 
     def table(self, *, brief: bool = False) -> Table:
         """Return the table; a cross marks a policy outside a gate.
@@ -161,27 +210,26 @@ class Scorecard:
             if brief and not line.bound and line.label in told and not beside:
                 continue
             told.add(line.label)
-            label, title = line.label, line.title
+            label, title = line.label, line.metric.title
             cells = [Cell(line.bound)]
-            for mean, passed, learned in zip(line.found, line.passed, self.learned, strict=True):
-                how = ("passed" if passed else "failed") if line.bound and learned else ""
-                text = line.metric.text(mean.mean) + " ✗" * (learned and not passed)
+            for mean, passed, one in zip(line.found, line.passed, self.contenders, strict=True):
+                how = ("passed" if passed else "failed") if line.bound and one.learned else ""
+                text = line.metric.text(mean.mean) + " ✗" * (one.learned and not passed)
                 tails = "; ".join(filter(None, mean.tails(line.metric)))
                 cells.append(Cell(text, "", (tails,), how, figure(mean.mean)))
             rows.append(Row(f"{label}: {title}", cells, "first" * (not is_next)))
-        names = [Column(shown(name)) for name in self.names]
+        names = [Column(shown(one.name)) for one in self.contenders]
         return Table("Scores", [Column("score", left=True), Column("gate"), *names], rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, and which gates each policy fails."""
         scores: list[dict[str, Any]] = []
         for line in self.lines:
-            scores.append({"links": line.label, "score": line.title, "gate": line.bound})
-            pairs = list(zip(self.names, line.found, strict=True))
+            scores.append({"links": line.label, "score": line.metric.title, "gate": line.bound})
+            pairs = list(zip(self.contenders, line.found, strict=True))
             for key, part in (("values", "mean"), ("p10", "p10"), ("worst", "worst")):
-                scores[-1][key] = {name: figure(getattr(found, part)) for name, found in pairs}
-        learned = (n for n, is_policy in zip(self.names, self.learned, strict=True) if is_policy)
-        failed = {name: self.failed(name) for name in learned}
+                scores[-1][key] = {one.name: figure(getattr(found, part)) for one, found in pairs}
+        failed = {one.name: self.failed(one.name) for one in self.contenders if one.learned}
         head = {"format": "distrlcc-scorecard", "version": 1}
         return {**head, "scores": scores, "void": list(self.void), "failed": failed}
 
@@ -204,8 +252,7 @@ def score(contenders: Sequence[Contender], benchmarks: Iterable[Benchmark]) -> S
             values = tuple(scores[key] for scores in found)
             passed = tuple(not bound or low <= each.mean <= high for each in values)
             lines.append(Line(benchmark.label, bound, values, passed, metric))
-    names = tuple(contender.name for contender in contenders)
-    return Scorecard(names, tuple(c.learned for c in contenders), tuple(lines), tuple(void))
+    return Scorecard(tuple(contenders), tuple(lines), tuple(void))
 
 
 def _gate(benchmark: Benchmark, key: str) -> Gate:

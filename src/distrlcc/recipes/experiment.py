@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from distrlcc.evaluation.benchmark import BESIDE, RECOVERY, RIVALS, TOGETHER, Benchmark
+from distrlcc.evaluation.scorecard import BESIDE, RECOVERY, RIVALS, TOGETHER, Benchmark
 
 RANDOM, CELLULAR, DYNAMIC = Benchmark("random"), Benchmark("cellular"), Benchmark("dynamic")
 CHANGES = Benchmark("dynamic", links=128, metrics=RECOVERY)

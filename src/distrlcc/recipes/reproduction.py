@@ -10,8 +10,8 @@ from typing import Any
 
 from distrlcc import __version__
 from distrlcc.errors import ConfigError
-from distrlcc.evaluation.benchmark import Benchmark
 from distrlcc.evaluation.contender import contender_from_file, contender_from_scheme
+from distrlcc.evaluation.scorecard import Benchmark
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import Experiment
@@ -41,10 +41,6 @@ def _scoring(name: str, benchmark: Benchmark) -> str:
     return f"scoring {name} on {benchmark.suite}"
 
 
-def _unsaid(things: Sequence[Any], name: Callable[[Any], str]) -> Iterable[Any]:
-    return things
-
-
 @dataclass(frozen=True)
 class Reproduction:
     """A folder with one run per seed; done again it goes on with what is missing."""
@@ -53,7 +49,7 @@ class Reproduction:
     folder: Path
     command: Callable[[Sequence[str]], int]  # runs a `distrlcc` command here; its exit code
     tell: Callable[[str], None]  # takes a line for each step
-    progress: Callable[[Sequence[Any], Callable[[Any], str]], Iterable[Any]] = _unsaid
+    progress: Callable[[Sequence[Any], Callable[[Any], str]], Iterable[Any]]
     """Yields what is scored, and may say what each is and how long the rest takes."""
 
     def row(self, seeds: Sequence[int]) -> ResultRow:

@@ -11,7 +11,7 @@ import msgspec
 
 from distrlcc.config import from_dict
 from distrlcc.errors import DatasetError, reading
-from distrlcc.evaluation.benchmark import known_metric
+from distrlcc.evaluation.scorecard import known_metric
 from distrlcc.files import write_atomically
 from distrlcc.policy.policy_file import SHIPPED
 
@@ -52,6 +52,11 @@ class ResultRow:
         """Return a text with the scores that it names, as ``{random[power]:.3f}``."""
         suites = {k: {m: self.of_shipped(k, m) for m in found} for k, found in self.scores.items()}
         return text.format(**suites, peers=self.peers)
+
+    def powers(self) -> dict[str, float]:
+        """Return the power of the policy that is shipped, by suite."""
+        suites = [suite for suite, found in self.scores.items() if "power" in found]
+        return {suite: self.of_shipped(suite, "power") for suite in suites}
 
     def mean(self, suite: str, metric: str) -> float:
         """Return a score's mean over the runs."""

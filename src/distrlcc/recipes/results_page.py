@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from string import Template
 
-from distrlcc.evaluation.benchmark import PREFER, known_metric
-from distrlcc.evaluation.scorecard import GATES
+from distrlcc.evaluation.scorecard import GATES, PREFER, known_metric
 from distrlcc.evaluation.scores import Metric, shown
 from distrlcc.recipes.experiment import EXPERIMENTS
 from distrlcc.recipes.result_row import TOLERATED, ResultRow
