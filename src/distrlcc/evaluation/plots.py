@@ -16,8 +16,8 @@ from distrlcc.evaluation.figures import STYLE, panels
 from distrlcc.evaluation.looks import BACKGROUND, CAPACITY, INK, MUTED, Look, color_pairs, looks
 from distrlcc.evaluation.page import Chart, Panel, lines_chart
 from distrlcc.evaluation.runner import MBIT
-from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Metric, Series, metric, shown
-from distrlcc.evaluation.summary import ORACLE, MeanInterval, Summary
+from distrlcc.evaluation.scores import BUCKET_S, SENDER_METRICS, Series, metric, shown
+from distrlcc.evaluation.summary import ORACLE, Summary, figure
 from distrlcc.plugins import short
 from distrlcc.types import FloatArray
 
@@ -29,21 +29,47 @@ _THICK, _THIN = 2.2, 1.4  # widths of policies' lines on a page, and of others'
 _ROW_LETTERS, _ROW_INCHES = 72, 0.15  # what a legend's row has room for, and its height
 
 
+def scattered(summary: Summary) -> Chart:
+    """Return throughput against delay, with 95 % crosses: up and right is better (Pantheon)."""
+    colors = color_pairs(summary.names())
+    points = []
+    for s in summary.schemes:
+        delay, rate = s.overall[_DELAY.key], s.overall[_RATE.key]
+        if not math.isfinite(delay.mean + rate.mean):
+            continue  # a scheme that delivered nothing has no delay and no place
+        point: dict[str, Any] = {"x": figure(delay.mean), "y": figure(rate.mean)}
+        if math.isfinite(delay.half_width + rate.half_width):
+            point |= {"xl": figure(delay.low), "xh": figure(delay.high)}
+            point |= {"yl": figure(rate.low), "yh": figure(rate.high)}
+        points.append(point | {"label": s.shown, "learned": s.learned, "colors": colors[s.scheme]})
+    says = "Means over links"
+    if summary.left_out and summary.common:
+        of = f"{summary.common} of {len(summary.links)}"
+        says += f" on which every scheme has a run that counts ({of})"
+    says += "; up and right is better."
+    if summary.has_intervals:
+        says += " Crosses are 95% bootstrap intervals over links."
+    if summary.left_out and not summary.common:
+        says += " Some runs do not count, and the schemes' links differ."
+    elif summary.has_intervals:
+        says += (
+            " All schemes ran on the same links, so where links differ much in rate the intervals "
+            "are wide and move together; the table's utilisation and power compare schemes more "
+            "sharply."
+        )
+    labels = {"xLabel": _DELAY.title, "yLabel": _RATE.title}
+    return Chart("scatter", "scatter", {"points": points, **labels}, says=says)
+
+
 def scatter(summary: Summary) -> Figure:
-    """Draw throughput against a reversed delay: up and right is better (Pantheon); 95 % crosses."""
-    # A scheme that delivered nothing has no delay and no place.
-    spots = {
-        s.scheme: (_scaled(s.overall[_DELAY.key], _DELAY), _scaled(s.overall[_RATE.key], _RATE))
-        for s in summary.schemes
-        if math.isfinite(s.overall[_DELAY.key].mean + s.overall[_RATE.key].mean)
-    }
-    style = looks(summary.names())
+    """Draw what `scattered` has; the delay's axis is reversed."""
+    points = scattered(summary).data["points"]
+    style = {shown(name): look for name, look in looks(summary.names()).items()}
     with mpl.rc_context(STYLE):
         figure, (axes,) = panels(3.3, 1.0)
-        # The schemes, the best on top, and the axes.
-        for name, (delay, rate) in reversed(spots.items()):
-            _cross(axes, name, delay, rate, style[name])
-        _delay_axis(axes, [delay for delay, _ in spots.values()])
+        for point in reversed(points):  # the best on top
+            _cross(axes, point, style[point["label"]])
+        _delay_axis(axes, points)
         axes.margins(y=0.16)
         axes.set_xlabel(_DELAY.title)
         axes.set_ylabel(_RATE.title)
@@ -174,21 +200,22 @@ def _letters(names: Sequence[str], columns: int) -> int:
     return sum(max(map(len, part)) + 4 for part in np.array_split(names, columns))
 
 
-def _cross(axes: Axes, name: str, x: MeanInterval, y: MeanInterval, look: Look) -> None:
-    line: dict[str, Any] = {"color": look.color, "lw": 1.0, "alpha": 0.75}
-    order = 5 if look.learned else 3
-    axes.plot([x.low, x.high], [y.mean, y.mean], zorder=order, **line)
-    axes.plot([x.mean, x.mean], [y.low, y.high], zorder=order, **line)
+def _cross(axes: Axes, point: dict[str, Any], look: Look) -> None:
+    order, x, y = 5 if look.learned else 3, point["x"], point["y"]
+    if "xl" in point:
+        line: dict[str, Any] = {"color": look.color, "lw": 1.0, "alpha": 0.75, "zorder": order}
+        axes.plot([point["xl"], point["xh"]], [y, y], **line)
+        axes.plot([x, x], [point["yl"], point["yh"]], **line)
     size = 13 if look.learned and look.marker == "*" else 9 if look.learned else 6.5
-    edge = {"mec": BACKGROUND, "mew": 0.7}
-    point: dict[str, Any] = {"ls": "none", "marker": look.marker, "ms": size, **edge}
-    axes.plot([x.mean], [y.mean], color=look.color, zorder=order + 1, label=shown(name), **point)
+    form: dict[str, Any] = {"ls": "none", "marker": look.marker, "ms": size, "mec": BACKGROUND}
+    form |= {"mew": 0.7, "color": look.color, "zorder": order + 1, "label": point["label"]}
+    axes.plot([x], [y], **form)
 
 
-def _delay_axis(axes: Axes, intervals: Sequence[MeanInterval]) -> None:
+def _delay_axis(axes: Axes, points: Sequence[dict[str, Any]]) -> None:
     """Choose a logarithmic axis where delays span more than a factor of 8."""
-    low = min((i.low for i in intervals), default=0.0)
-    high = max((i.high for i in intervals), default=1.0)
+    low = min((point.get("xl", point["x"]) for point in points), default=0.0)
+    high = max((point.get("xh", point["x"]) for point in points), default=1.0)
     low = max(low, high / 2000)  # a scheme that sends next to nothing shall not squeeze the rest
     if low > 0 and high / low > 8:
         axes.set_xscale("log")
@@ -216,10 +243,3 @@ def _value_axis(axes: Axes, values: Sequence[Any], *, far: bool) -> None:
     ticks = [t for t in (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000) if t <= 1.3 * top]
     axes.set_yticks(ticks, [f"{t}" for t in ticks])
     axes.minorticks_off()
-
-
-def _scaled(interval: MeanInterval, of: Metric) -> MeanInterval:
-    low, high, scale = interval.low, interval.high, of.scale
-    if not math.isfinite(interval.half_width):  # of a single value: a point
-        low = high = interval.mean
-    return MeanInterval(interval.mean * scale, low * scale, high * scale)

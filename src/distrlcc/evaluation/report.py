@@ -15,10 +15,9 @@ from distrlcc.evaluation.fairness import SharedRun, SuiteFairness, table
 from distrlcc.evaluation.fairness import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
-from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.page import Chart, Page, Section, Tile, lines_chart
 from distrlcc.evaluation.parallel_flows import ParallelFlows
-from distrlcc.evaluation.plots import drawn, over_time, scatter, shared_link
+from distrlcc.evaluation.plots import drawn, over_time, scatter, scattered, shared_link
 from distrlcc.evaluation.published import csv_text, series_json
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scorecard import Scorecard
@@ -32,13 +31,12 @@ from distrlcc.evaluation.scores import (
     metric,
     shown,
 )
-from distrlcc.evaluation.sim_to_real import RTT_BOUND, THROUGHPUT_BOUND, WorldComparison
+from distrlcc.evaluation.sim_to_real import BOUNDS, WorldComparison
 from distrlcc.evaluation.summary import (
     ORACLE,
     MeansRow,
     Summary,
     cells_of,
-    figure,
     ranked,
     summarise,
     to_json,
@@ -52,7 +50,6 @@ from distrlcc.types import PACKET_BYTES, FloatArray
 
 _TILES = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
 _LINK_METRICS = (*_TILES[:3], "p95_queueing_delay_ms", _TILES[3])
-_DELAY, _RATE = metric("p95_queueing_delay_ms"), metric("throughput_mbps")
 _PARALLEL = ("Mbit/s", "mean RTT, ms", "lost, %", "Jain")
 _ON_INTERVALS = (
     "95% percentile-bootstrap interval of the mean over links; a link's seeds are drawn together. "
@@ -92,9 +89,8 @@ def write_report(
 def render(summary: Summary, charts: Sequence[Chart], info: ReportInfo) -> str:
     """Return the page's HTML, with figures of some links over time."""
     links, seeds = len(summary.links), summary.seeds
-    scattered = Section("Throughput against delay", [_scattered(summary)])
-    by_power = Section("Ranked by power", [ranked(summary), *_under_table(summary, info)])
-    sections = [scattered, by_power]
+    sections = [Section("Throughput against delay", [scattered(summary)])]
+    sections.append(Section("Ranked by power", [ranked(summary), *_under_table(summary, info)]))
     if charts:
         sections.append(Section("Over time", [*charts, _under_series(charts)]))
     means = " ± half of the 95% bootstrap interval over seeds" if seeds > 1 else ""
@@ -133,37 +129,6 @@ def _tiles(summary: Summary) -> list[Tile]:
         unit = f"{m.unit}{f' ±{half}' if half else ''}".strip()
         tiles.append(Tile(mean, text, unit, "" if place else "main"))
     return tiles
-
-
-def _scattered(summary: Summary) -> Chart:
-    colors = color_pairs(summary.names())
-    points = []
-    for s in summary.schemes:
-        delay, rate = s.overall[_DELAY.key], s.overall[_RATE.key]
-        if not math.isfinite(delay.mean + rate.mean):
-            continue  # what delivered nothing has no place
-        point: dict[str, Any] = {"x": figure(delay.mean), "y": figure(rate.mean)}
-        if math.isfinite(delay.half_width + rate.half_width):
-            point |= {"xl": figure(delay.low), "xh": figure(delay.high)}
-            point |= {"yl": figure(rate.low), "yh": figure(rate.high)}
-        points.append(point | {"label": s.shown, "learned": s.learned, "colors": colors[s.scheme]})
-    says = "Means over links"
-    if summary.left_out and summary.common:
-        of = f"{summary.common} of {len(summary.links)}"
-        says += f" on which every scheme has a run that counts ({of})"
-    says += "; up and right is better."
-    if summary.has_intervals:
-        says += " Crosses are 95% bootstrap intervals over links."
-    if summary.left_out and not summary.common:
-        says += " Some runs do not count, and the schemes' links differ."
-    elif summary.has_intervals:
-        says += (
-            " All schemes ran on the same links, so where links differ much in rate the intervals "
-            "are wide and move together; the table's utilisation and power compare schemes more "
-            "sharply."
-        )
-    labels = {"xLabel": _DELAY.title, "yLabel": _RATE.title}
-    return Chart("scatter", "scatter", {"points": points, **labels}, says=says)
 
 
 def _under_table(summary: Summary, info: ReportInfo) -> list[str]:
@@ -294,7 +259,7 @@ def comparison_page(
     struck = [replace(line, how=how) for line, how in zip(table.rows, void, strict=True)]
     table = replace(table, rows=struck)
     near = sum(not (row.mbps.far or row.p95_ms.far) for row in rows)
-    bounds = f"{THROUGHPUT_BOUND:.0%} of throughput and {RTT_BOUND:.0%} of p95 RTT"
+    bounds = " and ".join(f"{bound:.0%} of {metric(key).label}" for key, bound in BOUNDS.items())
     both: list[str | Table | Chart] = [table, *notes]
     sections = [Section("Each link", both)]
     if parallel:
