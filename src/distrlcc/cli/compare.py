@@ -23,16 +23,14 @@ from pathlib import Path
 
 from distrlcc.cli.output import Countdown, console, counted, emit_json, note
 from distrlcc.errors import ConfigError, once, printable, unknown_name
-from distrlcc.evaluation.contender import Contender, contender_named
+from distrlcc.evaluation.contender import contender_named
 from distrlcc.evaluation.runner import check_scenario, evaluate
-from distrlcc.evaluation.scores import shown
+from distrlcc.evaluation.scores import metric, shown
 from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, void_note
 from distrlcc.evaluation.tables import plain_table, printed
 from distrlcc.extras import require
-from distrlcc.sim.scenario import Scenario
 from distrlcc.sim.suites import load_suite
 
-Values = Mapping[str, Mapping[str, float]]
 Report = tuple[Summary, SchemeSummary]  # and the one of it that is compared
 _HEADS = ("", "difference", "95% interval", "p", "ahead", "behind", "within 1%")
 
@@ -57,8 +55,12 @@ def run(args: Namespace) -> int:
             "both first, or compare two of a kind"
         )
     _check_links({name: summary for name, (summary, _) in reports.items()})
-    reports |= _measured(contenders, scenarios, args.seeds)
-    values = {name: _by_links(one) for name, (_, one) in reports.items()}
+    countdown = Countdown(list(contenders), lambda name: f"{name} on {counted(scenarios)}")
+    for name in countdown:
+        scores, _ = evaluate(contenders[name], scenarios, seeds=args.seeds, show=countdown)
+        summary = summarise([scores])
+        reports[name] = summary, summary.schemes[0]
+    values = {name: one.scenarios for name, (_, one) in reports.items()}
     for summary, mine in reports.values():
         if void := [run for run in summary.void if run.scheme == mine.scheme]:
             note(f"distrlcc: {void_note(void, len(summary.links) * summary.seeds)}")
@@ -74,7 +76,7 @@ def run(args: Namespace) -> int:
         title = f"{shown(found.first)} less {shown(other)}, on {on}"
         lines = []
         for row in rows:
-            m, mean, ties = row.metric, row.mean, row.links - row.ahead - row.behind
+            m, mean, ties = metric(row.key), row.mean, row.links - row.ahead - row.behind
             low, high = (m.text(v) for v in (mean.low, mean.high))
             interval = "-" if low == "-" else f"{low} to {high}"
             p = "-" if row.p != row.p else "<0.001" if row.p < 1e-3 else f"{row.p:.3f}"
@@ -124,25 +126,6 @@ def _check_links(reports: Mapping[str, Summary]) -> None:
                     f"{link} is not the same link, or world, in {other} and in {name}; compare "
                     "what was measured on one suite"
                 )
-
-
-def _by_links(one: SchemeSummary) -> Values:
-    return {
-        link: {key: each.mean for key, each in by_metric.items()}
-        for link, by_metric in one.scenarios.items()
-    }
-
-
-def _measured(
-    contenders: Mapping[str, Contender], scenarios: list[Scenario], seeds: int
-) -> dict[str, Report]:
-    found = {}
-    countdown = Countdown(list(contenders), lambda name: f"{name} on {counted(scenarios)}")
-    for name in countdown:
-        scores, _ = evaluate(contenders[name], scenarios, seeds=seeds, show=countdown)
-        summary = summarise([scores])
-        found[name] = summary, summary.schemes[0]
-    return found
 
 
 def _labels(short: Mapping[str, str]) -> dict[str, str]:

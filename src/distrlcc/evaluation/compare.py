@@ -16,7 +16,7 @@ from scipy.stats import wilcoxon
 
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.bootstrap import mean_intervals
-from distrlcc.evaluation.scores import Metric, metric, shown
+from distrlcc.evaluation.scores import metric, shown
 from distrlcc.evaluation.summary import MeanInterval, figure
 
 KEYS = ("power", "utilisation", "queueing_delay_rtt", "excess_loss")
@@ -26,7 +26,7 @@ SURE = 0.05  # a p-value below which a difference is told as one
 _MOST_LINKS = 5
 _LEAST_LINKS = 6  # with fewer the test cannot say anything with certainty
 
-Values = Mapping[str, Mapping[str, float]]  # each link's mean by metric: ``{link: {key: value}}``
+Values = Mapping[str, Mapping[str, MeanInterval]]  # each link's mean by metric
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,6 @@ class Difference:
     best: tuple[str, ...]  # links on which it is most ahead, the most first
     worst: tuple[str, ...]  # and most behind
 
-    @property
-    def metric(self) -> Metric:
-        """Key of the metric."""
-        return metric(self.key)
-
-    @property
-    def sure(self) -> bool:
-        """Whether the test says that there is a difference."""
-        return self.p < SURE
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -67,15 +57,19 @@ class Comparison:
         for row in (row for row in self.rows if row.key == KEYS[0]):
             share, other = row.ahead / row.links, shown(row.other)
             up = row.mean.mean > 0
-            if not row.sure:
+            if not row.p < SURE:
                 text = f"not shown to differ from {other} in power"
             elif (row.behind > row.ahead) if up else (row.ahead > row.behind):
                 # A few links have the mean, and most the test.
                 text = f"neither better nor worse than {other} in power: mean and links disagree"
             else:
                 text = f"{'better' if up else 'worse'} than {other} in power"
-            text += f" ({row.mean.mean:+.3f}, ahead on {share:.0%} of {row.links} links"
-            said.append(f"{text}{_p(row)})")
+            p = f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
+            if np.isnan(row.p):
+                p = ", too few for a test" if row.links < _LEAST_LINKS else ""
+            said.append(
+                f"{text} ({row.mean.mean:+.3f}, ahead on {share:.0%} of {row.links} links{p})"
+            )
         return f"{shown(self.first)} is {'; '.join(said)}."
 
     def to_json(self) -> dict[str, Any]:
@@ -85,17 +79,9 @@ class Comparison:
         return {**head, "rows": rows, "sentence": self.sentence()}
 
 
-def _p(row: Difference) -> str:
-    if np.isnan(row.p):
-        return ", too few for a test" if row.links < _LEAST_LINKS else ""
-    return f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
-
-
 def compare_links(values: Mapping[str, Values]) -> Comparison:
     """Compare the first with each other one, on links that both have; raises ConfigError."""
     first, *others = values
-    if not others:
-        raise ConfigError(f"{first} alone cannot be compared; name two or more")
     rows = []
     for key in KEYS:
         found = [_difference(first, other, values[first], values[other], key) for other in others]
@@ -115,7 +101,8 @@ def compare_links(values: Mapping[str, Values]) -> Comparison:
 def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -> Difference:
     links = [link for link in own if link in theirs]
     # A report may lack a metric.
-    found = [[values[link].get(key, math.nan) for values in (own, theirs)] for link in links]
+    lacking = MeanInterval(math.nan, math.nan, math.nan)
+    found = [[values[link].get(key, lacking).mean for values in (own, theirs)] for link in links]
     pairs = np.array(found, float).reshape(-1, 2)
     both = np.isfinite(pairs).all(axis=1)
     if not both.any():
