@@ -285,7 +285,10 @@ def test_the_command_ends_with_what_is_there(
     for more, refusal in (
         (["--against", "vegas", "--links", "1"], "no run succeeded: vegas on slow does not count"),
         (["--world", "simulated", "--retries", "1"], "--retries is for --world emulated"),
-        (["--against", "cubic", "--series", "nowhere"], "--series nowhere: no such link"),
+        (
+            ["--against", "cubic", "--series", "nowhere", "--out", "r"],
+            "--series nowhere: no such link",
+        ),
         (["--world", "simulated", "--others", "kernel"], "--others is for --world emulated"),
         (["--world", "simulated", "--flows", "4"], "--flows is for --world emulated"),
         (["--against", "cubic", "--flows", "4"], "--flows: no sender is in the kernel's TCP"),

@@ -262,7 +262,7 @@ def test_both_kinds_of_senders_are_read(tmp_path: Path) -> None:
     columns["guarded"] = [1.0, 0.0]
     path.write_text(json.dumps({"steps_columns": columns}))
     log = read_sender_log(path, kernel=False)
-    assert log.guarded_share(np.array([0.0, 0.02])) == pytest.approx([0.5])
+    assert log.over(np.array([0.0, 0.02]))["guarded"] == pytest.approx([0.5])
     found = log.over(np.array([0.0, 0.02]))
     assert found["mean_cwnd_packets"] == pytest.approx([11.0])
     assert found["mean_smoothed_rtt_ms"] == pytest.approx([21.0])

@@ -27,7 +27,7 @@ Flags:
     --retries N {0..} =2  repeat a run of real packets that does not count, up to N times
     --suite SUITE  a suite, TOML file or folder of traces (default: random)
     --trace* FILE  trace files, or cellular:SEED
-    --delay MS {0.0..60000}  of the links of --trace, one way (default: 20)
+    --delay/delay_ms MS {0.0..60000}  of the links of --trace, one way (default: 20)
     --queue SPEC  of the links of --trace: packets, or droptail:bytes=N, codel:packets=N, …
         (default: 100)
     --loss P {0.0..1}  random, on the links of --trace (default: 0)
@@ -44,6 +44,7 @@ Rules:
     --suite --delay --queue --loss --links --seeds --series: not with --scorecard
     --scorecard: not with --world emulated; its links are simulated
     --delay --queue --loss: for --trace; suites have their own
+    --series: needs --out; it names links that the report draws
 """
 
 import signal
@@ -85,8 +86,6 @@ AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
 _EMULATED_LINKS = 4  # links of a suite by default where packets are real: each takes its own time
 _MOST_LINES = 5  # runs of a contender that do not count and have a line while they are measured
-_OF_TRACES = {"delay": "delay_ms", "queue": "queue", "loss": "loss"}
-"""Flags for links of traces, and the `Link` field that each sets."""
 
 
 def run(args: Namespace) -> int:
@@ -175,7 +174,7 @@ def _evaluate(
     kernels = [contender for contender in contenders if contender.is_kernel]
     if args.flows and not kernels:
         raise ConfigError("--flows: no sender is in the kernel's TCP; add --as kernel")
-    drawn = _drawn_links(args.series, scenarios, report=args.out is not None)
+    drawn = _drawn_links(args.series, scenarios)
     check_report(args.out)
     # The runs and their table.
     measured = _measure(args, contenders, scenarios, drawn if args.out else ())
@@ -214,17 +213,13 @@ def _evaluate(
 
         names = [args.suite or "random"] if args.suite or not args.trace else []
         names += [Path(trace).name for trace in args.trace]
-        first = (
+        said = [
             "Throughput, utilisation, delays and losses are taken after the first second, which "
             "has a column of its own."
-        )
-        said = "Real packets; sim-to-real.html has the simulator's figures beside these."
-        info = ReportInfo(
-            suite=", ".join(names),
-            command=command_line(),
-            versions=package_versions(),
-            notes=(first, *([said] if real else []), *map(str, parallel), *notes, *failed),
-        )
+        ]
+        said += ["Real packets; sim-to-real.html has the simulator's figures beside these."] * real
+        said += [*map(str, parallel), *notes, *failed]
+        info = ReportInfo(", ".join(names), command_line(), package_versions(), tuple(said))
         series = [one for _, each in measured for one in each]
         page = write_report(args.out, scores, series, info)
         if real:
@@ -237,8 +232,8 @@ def _evaluate(
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
-    given = {name: getattr(args, name) for name in _OF_TRACES}
-    link = {_OF_TRACES[name]: value for name, value in given.items() if value is not None}
+    given = {name: getattr(args, name) for name in ("delay_ms", "queue", "loss")}
+    link = {name: value for name, value in given.items() if value is not None}
     if args.links and args.trace and args.suite is None:
         raise ConfigError("--links is for --suite; each named --trace runs")
     scenarios: list[Scenario] = []
@@ -252,7 +247,7 @@ def _scenarios(args: Namespace) -> list[Scenario]:
     return scenarios
 
 
-def _drawn_links(names: str, scenarios: Sequence[Scenario], *, report: bool) -> tuple[int, ...]:
+def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
     """Return the places of the links that the report draws over time; the first two by default."""
     if not names:
         return tuple(range(min(2, len(scenarios))))
@@ -262,8 +257,6 @@ def _drawn_links(names: str, scenarios: Sequence[Scenario], *, report: bool) -> 
         if name not in known:
             first = ", ".join(known[:3])
             raise ConfigError(f"--series {name}: no such link; expected names such as {first}")
-    if not report:
-        raise ConfigError("--series names links that the report draws; give --out, too")
     return tuple(map(known.index, chosen))
 
 
@@ -293,13 +286,10 @@ def _measure(
         note(f"{line}, about {max(left, seconds):.0f} s left ...")
         left -= seconds
 
-    how = {"seeds": args.seeds, "others": args.others, "retries": args.retries}
+    how = {"seeds": args.seeds, "others": args.others, "retries": args.retries, "show": show}
     for contender in contenders:
-        scores, series = evaluate_emulated(
-            contender, scenarios, series_links=drawn, show=show, **how
-        )
-        _say_void(scores)
-        found.append((scores, series))
+        found.append(evaluate_emulated(contender, scenarios, series_links=drawn, **how))
+        _say_void(found[-1][0])
     void = [run for scores, _ in found for run in scores.void()]
     shape = len(contenders) * len(scenarios) * args.seeds
     if len(void) == shape and not any(run.figures for run in void):
@@ -308,11 +298,9 @@ def _measure(
 
 
 def _say_void(scores: SchemeScores) -> None:
-    void = scores.void()
-    for run in void[:_MOST_LINES]:
-        note(f"distrlcc: {run}")
-    if len(void) > _MOST_LINES:
-        note(f"distrlcc: {len(void) - _MOST_LINES} more of its runs do not count")
+    first, more = list(map(str, scores.void()))[:_MOST_LINES], len(scores.void()) - _MOST_LINES
+    for line in first + [f"{more} more of its runs do not count"] * (more > 0):
+        note(f"distrlcc: {line}")
 
 
 def _notes(

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distrlcc.cli.output import counted, emit_json, exposition, note
+from distrlcc.limits import limits
+from distrlcc.net.kernel import tcp
+from distrlcc.net.kernel.tcp import KernelControl
+from distrlcc.runs.stopper import Stopper
 
 if TYPE_CHECKING:
     from distrlcc.evaluation.contender import Contender
-    from distrlcc.net.kernel.tcp import KernelControl
 
 _NAME = "distrlcc"
 _POLICY = """
@@ -44,18 +47,15 @@ def run_load(args: Namespace) -> int:
         --keep: not with --swap; the registration stays as it is, leave --keep out
     """
     from distrlcc.evaluation.kernel_policy import kernel_policy
-    from distrlcc.limits import limits
-    from distrlcc.net.kernel.tcp import check_name, find_control, register, require_kernel
-    from distrlcc.runs.stopper import Stopper
 
     # What cannot work is refused before the policy is read.
-    require_kernel()
+    tcp.require_kernel()
     if not args.swap:
-        check_name(args.name)
+        tcp.check_name(args.name)
     contender = replace(_contender(args), always=args.always)
     record = kernel_policy(contender)
     if args.swap:
-        control = find_control(args.name)
+        control = tcp.find_control(args.name)
         before = control.label
         control.swap(record, contender.name)
         print(f"{args.name} runs {contender.name} now, in place of {before}")
@@ -63,7 +63,7 @@ def run_load(args: Namespace) -> int:
     # From here on a signal ends the hold, and nothing halfway.
     with Stopper() as stopper:
         begin = time.perf_counter()
-        control = register(record, contender.name, args.name, keep=args.keep)
+        control = tcp.register(record, contender.name, args.name, keep=args.keep)
         print(_welcome(control, args, time.perf_counter() - begin), flush=True)
         while not (args.keep or stopper.signal):
             time.sleep(limits().tick)
@@ -99,9 +99,7 @@ def run_status(args: Namespace) -> int:
     Rules:
         --prometheus: not with --json; one of the two goes to standard output
     """
-    from distrlcc.net.kernel.tcp import loaded_controls
-
-    found = loaded_controls()
+    found = tcp.loaded_controls()
     if args.prometheus:
         things = [({"name": c.name, "policy": c.label}, _figures(c)) for c in found]
         counters = {name for c in found for name in c.counts()} - {"max_ns"}
@@ -141,10 +139,8 @@ def run_unload(args: Namespace) -> int:
     Flags:
         --name NAME =distrlcc  the control's name
     """
-    from distrlcc.net.kernel.tcp import find_control, remove
-
-    control = find_control(args.name)
-    remove(control)
+    control = tcp.find_control(args.name)
+    tcp.remove(control)
     print(f"{args.name} is gone; {_sums(control)}")
     _warn_of_default(args.name)
     return 0

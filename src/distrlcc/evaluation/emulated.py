@@ -203,9 +203,7 @@ def run_link(scenario: Scenario, flows: Sequence[RealFlow]) -> RealRun:
             sender = read_sender_log(first.figures(place), kernel=first.contender.is_kernel)
             edges_s = (np.array([log.warm_ms, log.end_ms]) - log.begin_ms) / 1e3
             figures |= {key: float(value[0]) for key, value in sender.over(edges_s).items()}
-            if control is None:
-                figures["guarded"] = float(sender.guarded_share(edges_s)[0])
-            else:  # of all its flows on the link
+            if control is not None:  # of all its flows on the link
                 figures["guarded"] = control.guarded_share(since=before)
         return RealRun(figures, link_series(log, sender, first.contender), max(late, default=0.0))
 

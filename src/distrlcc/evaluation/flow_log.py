@@ -176,12 +176,8 @@ class SenderLog:
     retransmitted_packets: FloatArray
     guarded: FloatArray  # 1 where the guard held a lower window than chosen; NaN: it is not said
 
-    def guarded_share(self, edges_s: FloatArray) -> FloatArray:
-        """Return in how much of the time it did, in B buckets with edges ``[B + 1]``."""
-        return self._mean(edges_s, self.guarded)
-
     def over(self, edges_s: FloatArray) -> dict[str, FloatArray]:
-        """Return `SENDER_METRICS` in B buckets with edges ``[B + 1]``, since the flow began."""
+        """Return `SENDER_METRICS`, and ``guarded``, in B buckets with edges ``[B + 1]``."""
         sent, again = (
             np.diff(np.interp(edges_s, self.time_s, counts))
             for counts in (self.sent_packets, self.retransmitted_packets)
@@ -190,6 +186,7 @@ class SenderLog:
             "mean_cwnd_packets": self._mean(edges_s, self.cwnd_packets),
             "mean_smoothed_rtt_ms": self._mean(edges_s, self.smoothed_rtt_ms),
             "retransmitted_share": np.where(sent > 0, again / np.where(sent > 0, sent, 1), np.nan),
+            "guarded": self._mean(edges_s, self.guarded),
         }
 
     def _mean(self, edges_s: FloatArray, values: FloatArray) -> FloatArray:

@@ -54,20 +54,18 @@ class ParallelFlows:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures; None if they are missing."""
-        worlds = {"emulated": self.emulated, "simulated": self.simulated}
-        told = {
-            world: {name: figure(value) for name, value in asdict(one).items()}
-            for world, one in worlds.items()
-            if one is not None
-        }
-        return {"sender": self.sender, "flows": self.flows, **told}
+        found: dict[str, Any] = {"sender": self.sender, "flows": self.flows}
+        for world, one in (("emulated", self.emulated), ("simulated", self.simulated)):
+            if one is not None:
+                found[world] = {name: figure(value) for name, value in asdict(one).items()}
+        return found
 
     def __str__(self) -> str:
         said = f"{self.flows} flow{'s' * (self.flows > 1)} of {shown(self.sender)}"
-        for world, one in (("", self.emulated), ("; simulated ", self.simulated)):
+        for world, one in ((": ", self.emulated), ("; simulated ", self.simulated)):
             if one is not None:
                 mbps, rtt, lost, jain = one.texts()
-                said += f"{world or ': '}{mbps} Mbit/s, mean RTT {rtt} ms, {lost}% lost"
+                said += f"{world}{mbps} Mbit/s, mean RTT {rtt} ms, {lost}% lost"
                 said += f", Jain {jain}" if self.flows > 1 else ""
         return said
 

@@ -4,19 +4,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distrlcc.evaluation.scores import SchemeScores, defined_mean, shown
+from distrlcc.evaluation.scores import Metric, SchemeScores, defined_mean, metric, shown
 
-THROUGHPUT_BOUND, RTT_BOUND = 0.05, 0.10  # differences beyond these are marked
+BOUNDS = {"throughput_mbps": 0.05, "p95_rtt_ms": 0.10}
+"""Figures that are compared; differences beyond these are marked."""
 
 
 @dataclass(frozen=True)
 class Compared:
     """A figure in both worlds: the mean over the runs that count, NaN if none does."""
 
+    metric: Metric
     simulated: float
     emulated: float
-    digits: int  # digits after the point as shown
-    bound: float  # differences beyond this are marked
 
     @property
     def difference(self) -> float:
@@ -26,16 +26,12 @@ class Compared:
     @property
     def far(self) -> bool:
         """Whether the two differ by more than the bound."""
-        return abs(self.difference) > self.bound
+        return abs(self.difference) > BOUNDS[self.metric.key]
 
     def texts(self) -> tuple[str, str, str]:
         """Return both figures and their difference as shown; dashes if undefined."""
-        simulated, emulated = (
-            f"{each:.{self.digits}f}" if math.isfinite(each) else "-"
-            for each in (self.simulated, self.emulated)
-        )
         difference = f"{self.difference:+.1%}" if math.isfinite(self.difference) else "-"
-        return simulated, emulated, difference
+        return self.metric.text(self.simulated), self.metric.text(self.emulated), difference
 
 
 @dataclass(frozen=True)
@@ -70,14 +66,13 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
     """Compare what was measured on emulated links with the same sender's in the simulator."""
     found = []
     for real, model in pairs:
+        worlds = model, real
         for k, link in enumerate(real.links):
             ran = real.ran[k]
-            a, b = (
-                {key: defined_mean(values[k][ran]) for key, values in one.figures.items()}
-                for one in (model, real)
+            rate, rtt = (
+                Compared(metric(key), *(defined_mean(one.figures[key][k][ran]) for one in worlds))
+                for key in BOUNDS
             )
-            rate = Compared(a["throughput_mbps"], b["throughput_mbps"], 2, THROUGHPUT_BOUND)
-            rtt = Compared(a["p95_rtt_ms"], b["p95_rtt_ms"], 1, RTT_BOUND)
             failed = int((~ran).sum())
             found.append(WorldComparison(link, real.scheme, rate, rtt, len(ran), failed))
     return sorted(found, key=lambda one: one.link)
