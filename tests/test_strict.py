@@ -34,7 +34,7 @@ from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import Counters
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
-from distrlcc.sim.suites import _SuiteFile, load_suite
+from distrlcc.sim.suites import SuiteFile, load_suite
 from distrlcc.storage import Manifest, StoredFile
 from distrlcc.tune.tune_config import PBTConfig, SearchConfig, TuneConfig
 
@@ -50,7 +50,7 @@ SPEC = PolicySpec("aurora", 30, "rate", "continuous", 1)
 
 WHOLE: dict[str, Any] = {
     "scenario": SCENARIO,
-    "suite": _SuiteFile((SCENARIO, replace(SCENARIO, name="y")), "s"),
+    "suite": SuiteFile((SCENARIO, replace(SCENARIO, name="y")), "s"),
     "PPO": PPO,
     "DAgger": recipe("imitation"),
     "GAIL": recipe("gail"),

@@ -74,7 +74,7 @@ def planted(fails: Callable[[Point], bool]) -> Planted:
 
 
 def shrunk(judge: Judge, point: Point) -> Point:
-    found, score = search.shrunk(judge, judge.keys[0], point, 0.0, math.inf)
+    found, score = search.shrunk(judge, judge.properties[0].key, point, 0.0, math.inf)
     assert score < 1
     assert judge([found])[0, 0] < 1
     return found

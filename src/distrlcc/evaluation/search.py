@@ -42,6 +42,7 @@ from distrlcc.files import require_writable, write_together
 from distrlcc.limits import limits
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.suites import SuiteFile
 from distrlcc.types import FloatArray
 
 T = TypeVar("T")
@@ -101,14 +102,13 @@ class Findings:
 
     def missed(self) -> list[str]:
         """Return the properties that hold in a share below their bar."""
-        shares = {key: share["share"] for key, share in self.shares().items()}
-        found = {p.key: shares[p.key] for p in self.properties if shares[p.key] is not None}
-        return [p.key for p in self.properties if found.get(p.key, p.bar) < p.bar]
+        shares = {key: share["share"] for key, share in self.shares().items() if share["judged"]}
+        return [p.key for p in self.properties if shares.get(p.key, p.bar) < p.bar]
 
     def unjudged(self) -> list[str]:
         """Return the properties with a bar that no plain draw was judged for."""
-        judged = {key: share["judged"] for key, share in self.shares().items()}
-        return [p.key for p in self.properties if p.bar and not judged[p.key]]
+        shares = self.shares()
+        return [p.key for p in self.properties if p.bar and not shares[p.key]["judged"]]
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
@@ -174,11 +174,6 @@ def _begin(judge: Judge, parent: int) -> None:
 
 def _work(task: Callable[..., T], *args: Any) -> T:
     return task(_judges[0], *args)
-
-
-def judged(judge: Judge, points: list[Point]) -> FloatArray:
-    """Judge links, as a task of `Workers`."""
-    return judge(points)
 
 
 class Workers:
@@ -293,7 +288,7 @@ def _draw(
             wanted = None if wanted is None else wanted - len(chunks[-1][1])
             yield (chunks[-1][1],)
 
-    for number, scores in workers.map(judged, batches()):
+    for number, scores in workers.map(Judge.__call__, batches()):
         findings.add(*chunks[number], scores)
         findings.plain = len(findings.points)
         show(f"drawn: {findings.plain} links")
@@ -340,7 +335,7 @@ def _search(
             asked = elites.ask(CHUNK, random)
             chunks.append(_inside(asked, None if links is None else max(links - done, 0)))
             done += len(chunks[-1][1])
-        for number, scores in workers.map(judged, [(points,) for _, points in chunks]):
+        for number, scores in workers.map(Judge.__call__, [(points,) for _, points in chunks]):
             elites.tell(*chunks[number], scores)
             findings.add(*chunks[number], scores)
             show(f"searched: {len(findings.points) - findings.plain} links")
@@ -416,12 +411,6 @@ def _named(failures: Sequence[Failure]) -> dict[str, Failure]:
 _OURS = re.compile(rf"worst(-flows)?\.toml|({'|'.join(PROPERTIES)})-\d+\.toml")
 
 
-@dataclass(frozen=True)
-class _SuiteFile:
-    name: str
-    scenarios: tuple[Scenario, ...]
-
-
 def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
     """Write ``stress.json``, and the failures as suites, with one agent or several, and alone.
 
@@ -434,7 +423,7 @@ def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
         suites.setdefault("worst-flows" if one.point.agents > 1 else "worst", []).append(made)
         files[f"{name}.toml"] = to_toml(made).encode()
     for name, scenarios in suites.items():
-        files[f"{name}.toml"] = to_toml(_SuiteFile(name, tuple(scenarios))).encode()
+        files[f"{name}.toml"] = to_toml(SuiteFile(tuple(scenarios), name)).encode()
     files["stress.json"] = f"{json.dumps(figures, indent=1, allow_nan=False)}\n".encode()
     require_writable(folder)
     old = set[str]()

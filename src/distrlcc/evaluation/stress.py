@@ -248,11 +248,6 @@ class Judge:
     properties: tuple[Property, ...] = tuple(PROPERTIES.values())
     schemes: tuple[str, ...] = SCHEMES
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Those of the properties."""
-        return tuple(each.key for each in self.properties)
-
     def of(self, keys: Sequence[str]) -> Judge:
         """Return the judge of some of the properties."""
         return replace(self, properties=tuple(p for p in self.properties if p.key in keys))

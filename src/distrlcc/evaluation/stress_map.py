@@ -11,7 +11,7 @@ import numpy as np
 
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluation.scores import shown
-from distrlcc.evaluation.search import Workers, judged
+from distrlcc.evaluation.search import Workers
 from distrlcc.evaluation.space import DIMENSIONS, Point, fits
 from distrlcc.evaluation.stress import Judge
 from distrlcc.files import write_together
@@ -100,7 +100,7 @@ def map_of(
     scores = np.full((len(ys), len(xs)), np.nan)
     with Workers(judge, processes) as workers:
         batches = [([points[place] for place in part],) for part in parts]
-        for number, found in workers.map(judged, batches):
+        for number, found in workers.map(Judge.__call__, batches):
             for place, row in zip(parts[number], found, strict=True):
                 scores[place] = row[0]
             show((number + 1) / len(parts))

@@ -158,7 +158,9 @@ def trace_suite(
 
 
 @dataclass(frozen=True)
-class _SuiteFile:
+class SuiteFile:
+    """A suite as a file has it."""
+
     scenarios: tuple[Scenario, ...]
     name: str = ""
 
@@ -167,9 +169,9 @@ def _suite_file(path: Path) -> Suite:
     """Read a suite from TOML: one scenario, or a list of tables ``[[scenarios]]``."""
     data = read_toml(path)
     if any(key.lower().startswith("scenario") for key in data):
-        file = from_dict(_SuiteFile, data, source=str(path))
+        file = from_dict(SuiteFile, data, source=str(path))
     else:
-        file = _SuiteFile((from_dict(Scenario, data, source=str(path)),))
+        file = SuiteFile((from_dict(Scenario, data, source=str(path)),))
     names = [one.name for one in file.scenarios]
     for place, name in enumerate(names):
         if (first := names.index(name)) < place:
