@@ -3,16 +3,15 @@
 A `Question`'s fields are the page's sliders, the flags of ``distrlcc try``, and the map's axes.
 """
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from distrlcc.board import quick
-from distrlcc.config import to_toml
+from distrlcc.config import override, to_toml, told
 from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluation.contender import Contender
@@ -96,27 +95,7 @@ class Question:
     @classmethod
     def read(cls, texts: Mapping[str, str]) -> "Question":
         """Return the question of a page's address; raises ConfigError."""
-        known = {each.name: each for each in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, text in texts.items():
-            if name not in known:
-                raise unknown_name("setting", name, known)
-            if "low" not in known[name].metadata:
-                values[name] = text
-                continue
-            try:
-                number = float(text)
-            except ValueError:
-                number = math.nan
-            if not math.isfinite(number) or (name == "queue" and number % 1):
-                raise ConfigError(f"{name} is {text[:40]!r}: expected a number")
-            values[name] = int(number) if name == "queue" else number
-        return cls(**values)
-
-    def told(self) -> dict[str, Any]:
-        """Return what differs from the default link."""
-        plain = asdict(Question())
-        return {name: value for name, value in asdict(self).items() if value != plain[name]}
+        return override(cls(), [f"{name}={text}" for name, text in texts.items()])
 
     def scenario(self) -> Scenario:
         """Return the link with its flows; raises ConfigError if it carries too much, TraceError."""
@@ -153,8 +132,8 @@ class Question:
 
     def command(self, senders: Sequence[str]) -> str:
         """Return the ``distrlcc try`` that asks the same."""
-        told = {f"--{name.replace('_', '-')}": v for name, v in self.told().items()}
-        flags = [f"{k}={v}" if isinstance(v, str) else f"{k}={v:g}" for k, v in told.items()]
+        pairs = ((f"--{k.replace('_', '-')}", v) for k, v in told(self))
+        flags = [f"{k}={v}" if isinstance(v, str) else f"{k}={v:g}" for k, v in pairs]
         return shlex.join(["distrlcc", "try", *flags, *senders])
 
 
@@ -215,8 +194,8 @@ def page_of(
         name = one.contender.name
         why = "; ".join(dict.fromkeys(one.scores.reasons.values()))
         scores = {key: [figure(one.value(key)), one.text(key), one.bare(key)] for key in SCORES}
-        told = {"name": shown(name), "learned": one.contender.learned, "colors": colors[name]}
-        found["senders"].append({**told, "why": why, "scores": scores, **lines})
+        head = {"name": shown(name), "learned": one.contender.learned, "colors": colors[name]}
+        found["senders"].append({**head, "why": why, "scores": scores, **lines})
     return found
 
 

@@ -51,20 +51,22 @@ class Run:
         """Take its name on the page, its folder, and how long it may be quiet, s."""
         self.key, self.path, self._quiet_s = key, path, quiet_s
         self.version = 0  # counts what was new
-        self.rows: dict[int, dict[str, Any]] = {}  # by update
         self.workers: dict[str, Presence] = {}
         self.present: set[str] = set()
         self.seconds = 0.0  # the newest time that a line has, s since the run began
+        self._workers = Follower(path / _FILES[1])
+        self._wrote, self._state, self._unreadable = 0.0, "", False
+        self._begin(0)
+
+    def _begin(self, file: int) -> None:
+        """Read the metrics from their first row on; a resume puts another file there."""
+        self._file, self._metrics = file, Follower(self.path / _FILES[0])
+        self.rows: dict[int, dict[str, Any]] = {}  # by update
         self._best: dict[str, float] = {}
         self._alarms, self._eventful, self._newest = set[int](), set[int](), 0
         self._points: dict[str, dict[int, tuple[float | None, float | None, float]]] = {}
         """Steps, seconds and value by update, of the metrics that were asked for last."""
         self._settings: dict[str, Any] = {}
-        self._metrics, self._workers = (Follower(path / name) for name in _FILES)
-        self._file = 0
-        self._wrote = 0.0
-        self._state = ""
-        self._unreadable = False
 
     def refresh(self) -> bool:
         """Read new lines; say whether anything is new."""
@@ -72,11 +74,8 @@ class Run:
         with suppress(OSError):
             status = (self.path / _FILES[0]).stat()
             self._wrote = max(self._wrote, status.st_mtime)
-            if status.st_ino != self._file:  # a resume puts another file there
-                self._file, self.rows, self._best, self._settings = status.st_ino, {}, {}, {}
-                self._alarms, self._eventful, self._newest = set(), set(), 0
-                self._points.clear()
-                self._metrics = Follower(self.path / _FILES[0])
+            if status.st_ino != self._file:
+                self._begin(status.st_ino)
         with suppress(OSError):
             self._wrote = max(self._wrote, (self.path / _FILES[1]).stat().st_mtime)
         self._unreadable = False

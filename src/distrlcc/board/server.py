@@ -348,19 +348,10 @@ def application(board: Board, host: str, port: int, token: str = "") -> ASGIApp:
             return JSONResponse({"error": "no such page"}, 404)
         return Response(_STATIC.joinpath(name).read_bytes(), media_type=FILES[name])
 
-    reads = {
-        "about": board.about,
-        "runs": board.list_runs,
-        "run": board.run,
-        "curves": board.curves,
-        "differences": board.differences,
-        "play": board.play,
-        "map": board.map,
-        "policies": board.policies,
-    }
-    routes = [Route("/", file), Route("/static/{name}", file)]
-    routes += [Route(f"/api/{name}", _reads(function)) for name, function in reads.items()]
-    routes += [Route("/api/events", board.events)]
+    routes = [Route("/", file), Route("/static/{name}", file), Route("/api/events", board.events)]
+    reads = [board.about, board.run, board.curves, board.differences, board.play, board.map]
+    routes += [Route(f"/api/{each.__name__}", _reads(each)) for each in (*reads, board.policies)]
+    routes += [Route("/api/runs", _reads(board.list_runs))]
     routes += [Route("/api/trace", board.upload, methods=["POST"])]
     return Guard(Starlette(routes=routes), host, port, token)
 
