@@ -21,6 +21,7 @@ import pytest
 from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError, KernelError, LinkError, OutputError
 from distrlcc.evaluation import contender, emulated
+from distrlcc.evaluation.both_worlds import compare
 from distrlcc.evaluation.contender import Contender, contender_from_scheme, rival
 from distrlcc.evaluation.emulated import (
     FIRST_PORT,
@@ -36,7 +37,6 @@ from distrlcc.evaluation.emulated import (
 )
 from distrlcc.evaluation.report import comparison_page
 from distrlcc.evaluation.scores import METRICS, SENDER_METRICS, SchemeScores, Series
-from distrlcc.evaluation.sim_to_real import compare
 from distrlcc.net.kernel.tcp_flow import send, sink
 from distrlcc.sim.link import read_log
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario

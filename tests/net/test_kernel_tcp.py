@@ -385,7 +385,7 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
     record: Any, emulator: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "short.toml").write_text(LINK)
-    monkeypatch.setattr("distrlcc.evaluation.parallel_flows.SECONDS", 3.0)
+    monkeypatch.setattr("distrlcc.evaluation.both_worlds.SECONDS", 3.0)
     words = ["evaluate", "one", "--world", "emulated", "--as", "kernel", "--against", "none"]
     words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
     words += ["--flows", "3"]

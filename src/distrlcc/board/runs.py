@@ -345,15 +345,8 @@ class Runs:
         """Return the settings in which some runs differ, each with every run's value."""
         settings: list[Mapping[str, Any]] = [self[key].settings for key in keys]
         names = dict.fromkeys(name for each in settings for name in each)
-        return [
-            {"key": name, "values": [_text(each.get(name)) for each in settings]}
-            for name in names
-            if len({_text(each.get(name)) for each in settings}) > 1
-        ]
-
-
-def _text(value: Any) -> str:
-    return "-" if value is None else str(value)
+        values = {name: [str(each.get(name, "-")) for each in settings] for name in names}
+        return [{"key": k, "values": each} for k, each in values.items() if len({*each}) > 1]
 
 
 def _below(folder: Path, depth: int) -> Iterable[Path]:

@@ -52,6 +52,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -66,13 +67,12 @@ from distrlcc.cli.output import (
     note,
 )
 from distrlcc.errors import ConfigError, LinkError, listed, once, printable
-from distrlcc.evaluation.contender import Contender, kernel_note
+from distrlcc.evaluation.both_worlds import ParallelFlows, compare, measure_parallel
+from distrlcc.evaluation.contender import KERNEL, Contender, kernel_note
 from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
-from distrlcc.evaluation.kernel_policy import in_kernel, kernel_work, registered
-from distrlcc.evaluation.parallel_flows import ParallelFlows, measure_parallel
+from distrlcc.evaluation.kernel_policy import kernel_work, registered
 from distrlcc.evaluation.runner import check_scenario, evaluate
 from distrlcc.evaluation.scores import SchemeScores, Series
-from distrlcc.evaluation.sim_to_real import compare
 from distrlcc.evaluation.summary import print_table, summarise, to_json
 from distrlcc.evaluation.tables import BELOW, printed
 from distrlcc.files import write_atomically
@@ -150,8 +150,9 @@ def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[Ke
     policies = [contender for contender in contenders if contender.learned]
     _end_on_signals()
     with registered(policies) as controls:
-        for contender, control in zip(policies, controls, strict=True):
-            contenders.insert(contenders.index(contender) + 1, in_kernel(contender, control))
+        for one, control in zip(policies, controls, strict=True):
+            there = replace(one, name=KERNEL + one.name, control=control)
+            contenders.insert(contenders.index(one) + 1, there)
         yield controls
 
 

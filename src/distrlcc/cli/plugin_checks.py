@@ -319,13 +319,10 @@ def _seeded(function: Callable[[Any], Any], given: Any) -> Any:
     return function(given)
 
 
-def _report() -> Report:
-    schedule = (Segment(0, 0, dict(_VALUES)),)
-    return Report(0, 20, 20_000, 0.5, 0.5, 0.9, 0.1, 0.0, "argmax", 10.0, schedule)
-
-
 def _stopper(reference: str) -> str:
-    said, again = (_seeded(STOPPERS[reference], _report()) for _ in range(2))
+    schedule = (Segment(0, 0, dict(_VALUES)),)
+    report = Report(0, 20, 20_000, 0.5, 0.5, 0.9, 0.1, 0.0, "argmax", 10.0, schedule)
+    said, again = (_seeded(STOPPERS[reference], report) for _ in range(2))
     _require(isinstance(said, bool | np.bool_), f"it said {said!r}: expected True or False")
     _require(said == again, f"of the same report it said {said}, then {again}")
     return f"it said {said}"

@@ -34,11 +34,6 @@ def kernel_policy(contender: Contender) -> NDArray[np.void]:
     return record
 
 
-def in_kernel(contender: Contender, control: KernelControl) -> Contender:
-    """Return a policy's contender as the kernel's TCP runs it."""
-    return replace(contender, name=KERNEL + contender.name, control=control)
-
-
 @contextmanager
 def registered(contenders: Sequence[Contender]) -> Iterator[list[KernelControl]]:
     """Have contenders' policies in the kernel's TCP while the context lasts, by passing names."""

@@ -157,19 +157,18 @@ def flow_chart(steps: FloatArray, name: str, wire_bytes: int) -> Chart:
 def drawn(chart: Chart) -> Figure:
     """Draw lines over time, with panels below each other, as a page does."""
     time, parts = np.array(chart.data["time"]), chart.data["panels"]
-    room = [values for values in [chart.data.get("capacity")] if values is not None]
+    room = [np.array(chart.data[key], float) for key in ("capacity",) if key in chart.data]
     with mpl.rc_context(STYLE):
-        figure, found = panels(1.0 + 1.35 * len(parts), *[1.35, *[1.0] * len(parts)][: len(parts)])
+        figure, found = panels(1.0 + 1.35 * len(parts), 1.35, *[1.0] * (len(parts) - 1))
         if room:
             found[0].fill_between(time, room[0], step="mid", color=CAPACITY, lw=0, label="capacity")
         for axes, panel in zip(found, parts, strict=True):
-            for line in panel["lines"]:
+            arrays = [np.array(line["values"], float) for line in panel["lines"]]
+            for line, values in zip(panel["lines"], arrays, strict=True):
                 width = line.get("width", _THIN)
                 form: dict[str, Any] = {"color": line.get("colors", (INK,))[0], "lw": 0.7 * width}
                 form |= {"ls": "--" if "dash" in line else "-", "zorder": 2 + width}
-                values = np.array(line["values"], float)
                 axes.plot(time, values, label=line["label"], solid_joinstyle="round", **form)
-            arrays = [np.array(line["values"], float) for line in panel["lines"]]
             _value_axis(axes, arrays + room * (axes is found[0]), far=panel["unit"] == "ms")
             axes.set_ylabel(f"{panel['title']} ({panel['unit']})".removesuffix(" ()"))
         found[-1].set_xlim(0.0, time[-1] + time[0])
@@ -226,10 +225,9 @@ def _delay_axis(axes: Axes, points: Sequence[dict[str, Any]]) -> None:
         axes.set_xlim(low - pad, high + pad)
 
 
-def _value_axis(axes: Axes, values: Sequence[Any], *, far: bool) -> None:
+def _value_axis(axes: Axes, values: Sequence[FloatArray], *, far: bool) -> None:
     """Scale values; logarithmic where those of delays typically lie far apart."""
-    arrays = [np.array(each, float) for each in values]
-    known = [each[np.isfinite(each)] for each in arrays if np.isfinite(each).any()]
+    known = [each[np.isfinite(each)] for each in values if np.isfinite(each).any()]
     typical = [float(np.median(each)) for each in known] or [0.0]
     top = max((float(each.max()) for each in known), default=0.0)
     apart = max(typical) > 25 * max(min(typical), 0.4) or top > 40 * max(max(typical), 0.4)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from distrlcc.errors import TraceError
+from distrlcc.evaluation.both_worlds import BOUNDS, ParallelFlows, WorldComparison
 from distrlcc.evaluation.fairness import SharedRun, SuiteFairness, table
 from distrlcc.evaluation.fairness import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
 from distrlcc.evaluation.page import Chart, Page, Section, Tile, lines_chart
-from distrlcc.evaluation.parallel_flows import ParallelFlows
 from distrlcc.evaluation.plots import drawn, over_time, scatter, scattered, shared_link
 from distrlcc.evaluation.published import csv_text, series_json
 from distrlcc.evaluation.runner import MBIT
@@ -31,7 +31,6 @@ from distrlcc.evaluation.scores import (
     metric,
     shown,
 )
-from distrlcc.evaluation.sim_to_real import BOUNDS, WorldComparison
 from distrlcc.evaluation.summary import (
     ORACLE,
     MeansRow,
