@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from distrlcc.board.playground import AXES, CELLS, Question, map_of
+from distrlcc.board.policies import gallery
 from distrlcc.board.runs import Run, Runs
 from distrlcc.cli.main import find, main
 from distrlcc.cli.reproduce import _page
@@ -55,6 +56,12 @@ def test_it_answers_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert question.toml() == found["toml"]
     (tmp_path / "mine.toml").write_text(found["toml"])
     assert load_suite(str(tmp_path / "mine.toml")).scenarios("test")[0] == question.scenario()
+
+
+def test_what_a_policy_is_not_for_has_its_figures() -> None:
+    (card,) = (card for card in gallery({}) if card["name"] == "one")
+    assert re.search(r"\d%", card["not_for"])
+    assert "{" not in card["not_for"]
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ def gallery(trained: Mapping[str, Path]) -> list[dict[str, Any]]:
     for name, path in shipped_policies().items():
         power = rows[name].powers() if name in rows else {}
         card = _card(path) | {"name": name, "sender": name, "power": power}
-        card |= {"about": told["policies"].get(name, ""), "not_for": told["not_for"].get(name, "")}
-        found.append(card)
+        limits = told["not_for"].get(name, "")
+        not_for = rows[name].filled(limits) if limits else ""
+        found.append(card | {"about": told["policies"].get(name, ""), "not_for": not_for})
     for key, path in trained.items():
         card = {"name": key, "sender": f"run:{key}", "power": {}, "about": "trained here"}
         found.append({**_card(path), **card, "not_for": ""})
