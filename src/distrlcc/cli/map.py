@@ -26,8 +26,7 @@ from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, listed, unknown_name
 from distrlcc.evaluation import stress
 from distrlcc.evaluation.contender import is_scheme
-from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at, write
-from distrlcc.files import write_atomically
+from distrlcc.evaluation.stress_map import dimension_named, map_of, point_at
 
 
 def run(args: Namespace) -> int:
@@ -51,12 +50,10 @@ def run(args: Namespace) -> int:
     countdown = Countdown([args.property], lambda key: f"{key} of {judge.contender.name}")
     for _ in countdown:
         found = map_of(judge, x, y, at, args.processes, countdown)
-    write(args.out, found)
-    from distrlcc.evaluation.report import map_page
+    from distrlcc.evaluation.report import write_map
 
     says = judge.properties[0].says.format(first=judge.schemes[0])
-    page = args.out / "map.html"
-    write_atomically(page, map_page(found.to_json(), says, command=command_line()).encode())
+    page = write_map(args.out, found.to_json(), says, command=command_line())
     emit_json(args.json, found.to_json())
     if args.json != "-":
         held, judged = int((found.scores >= 1).sum()), int(np.isfinite(found.scores).sum())

@@ -183,6 +183,28 @@ def drawn(chart: Chart) -> Figure:
     return figure
 
 
+def heatmap(chart: Chart, title: str, label: str) -> Figure:
+    """Draw a map as a page does: what fails is warm, what holds cold; grey was not judged."""
+    data = chart.data
+    with mpl.rc_context(STYLE):
+        figure, (axes,) = panels(4.0, 1.0)
+        axes.grid(visible=False)
+        axes.set_facecolor("silver")  # unlike what just holds, which is white
+        logs = np.log10(np.clip(np.array(data["ratio"], float), 0.1, 10.0))
+        image = axes.pcolormesh(logs, cmap="RdBu", vmin=-1.0, vmax=1.0)
+        for axis, way in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+            values = data[f"{way}s"]
+            texts = [v if isinstance(v, str) else f"{float(f'{v:.3g}'):,g}" for v in values]
+            places = range(0, len(values), max(1, len(values) // 6))
+            axis.set_ticks([k + 0.5 for k in places], [texts[k] for k in places])
+            axis.set_label_text(data[f"{way}Label"])
+        bar = figure.colorbar(image, ax=axes)
+        bar.set_ticks([-1, -0.5, 0, 0.5, 1], labels=["0.1", "0.3", "1", "3", "10"])
+        bar.set_label(label)
+        axes.set_title(title, fontsize=8, loc="left", color=INK)
+    return figure
+
+
 def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
     """Name what is drawn above it, in as few rows as are wide enough; more make a higher figure."""
     count = len(names)

@@ -17,7 +17,7 @@ from distrlcc.evaluation.fairness import to_json as fairness_json
 from distrlcc.evaluation.figures import encode
 from distrlcc.evaluation.flow_log import binned, events_of
 from distrlcc.evaluation.page import Chart, Page, Section, Tile, lines_chart
-from distrlcc.evaluation.plots import drawn, over_time, scatter, scattered, shared_link
+from distrlcc.evaluation.plots import drawn, heatmap, over_time, scatter, scattered, shared_link
 from distrlcc.evaluation.published import csv_text, series_json
 from distrlcc.evaluation.runner import MBIT
 from distrlcc.evaluation.scorecard import Scorecard
@@ -386,8 +386,8 @@ def stress_page(figures: Mapping[str, Any], tables: Sequence[Table], *, command:
     return Page(f"Where {name} fails", command, sections, answer=answer).html()
 
 
-def map_page(found: Mapping[str, Any], says: str, *, command: str) -> str:
-    """Return the page of a map, whose JSON this is: warm cells fail, cold ones hold."""
+def write_map(folder: Path, found: Mapping[str, Any], says: str, *, command: str) -> Path:
+    """Write a map, whose JSON this is, with its picture, and return its page."""
 
     def axis(values: Sequence[Any]) -> list[Any]:
         return [value if value != "" else "none" for value in values]
@@ -402,8 +402,11 @@ def map_page(found: Mapping[str, Any], says: str, *, command: str) -> str:
     rest = ", ".join(f"{k} {v}" for k, v in found["at"].items())
     facts = {"beside": others, "what must hold": says, "all else": rest}
     chart = Chart("map", "map", data, says="At 1 it just holds; grey was not judged.")
-    sections = [Section(says, [chart])]
-    return Page(f"{found['property']} of {name}", command, sections, "", answer, facts=facts).html()
+    title, sections = f"{found['property']} of {name}", [Section(says, [chart])]
+    page = Page(title, command, sections, "", answer, facts=facts).html()
+    picture = heatmap(chart, f"{name} beside {others}", f"{found['property']}: 1 and more holds")
+    files = {"map.json": _json(found), "map.png": encode(picture, "png")}
+    return _write_files(folder, files | {"map.html": page.encode()})
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -417,7 +420,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
+def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
     return f"{json.dumps(value, allow_nan=False, indent=indent)}\n".encode()
 
 

@@ -1,24 +1,17 @@
 """A map of one property over two dimensions of the space of links."""
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from distrlcc.errors import ConfigError, unknown_name
-from distrlcc.evaluation.scores import shown
 from distrlcc.evaluation.search import Workers
 from distrlcc.evaluation.space import DIMENSIONS, Point, fits
 from distrlcc.evaluation.stress import Judge
-from distrlcc.files import write_together
 from distrlcc.types import FloatArray
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CELLS = 32
 
@@ -110,44 +103,3 @@ def map_of(
             "flows=8 for fair, rival=cubic for beside-cubic, jitter=5 for noise"
         )
     return Map(judge, x, y, xs, ys, scores, at)
-
-
-def picture(found: Map) -> "Figure":
-    """Draw a map: what fails is warm, what holds cold, and what is not judged is grey."""
-    import matplotlib as mpl  # noqa: PLC0415 - judging needs none of it
-
-    from distrlcc.evaluation.figures import STYLE, panels  # noqa: PLC0415
-    from distrlcc.evaluation.looks import INK  # noqa: PLC0415
-
-    with mpl.rc_context(STYLE):
-        figure, (axes,) = panels(4.0, 1.0)
-        axes.grid(visible=False)
-        axes.set_facecolor("silver")  # unlike what just holds, which is white
-        logs = np.log10(np.clip(found.scores, 0.1, 10.0))
-        image = axes.pcolormesh(logs, cmap="RdBu", vmin=-1.0, vmax=1.0)
-        for axis, name, values in (
-            (axes.xaxis, found.x, found.xs),
-            (axes.yaxis, found.y, found.ys),
-        ):
-            places = range(0, len(values), max(1, len(values) // 6))
-            texts = [
-                v or "none" if isinstance(v, str) else f"{float(f'{v:.3g}'):,g}" for v in values
-            ]
-            axis.set_ticks([k + 0.5 for k in places], [texts[k] for k in places])
-            axis.set_label_text(name)
-        bar = figure.colorbar(image, ax=axes)
-        bar.set_ticks([-1, -0.5, 0, 0.5, 1], labels=["0.1", "0.3", "1", "3", "10"])
-        bar.set_label(f"{found.judge.properties[0].key}: 1 and more holds")
-        others = ", ".join(map(shown, found.judge.schemes))
-        title = f"{shown(found.judge.contender.name)} beside {others}"
-        axes.set_title(title, fontsize=8, loc="left", color=INK)
-    return figure
-
-
-def write(folder: Path, found: Map) -> Path:
-    """Write ``map.png`` and ``map.json`` into a folder; raises OutputError."""
-    from distrlcc.evaluation.figures import encode  # noqa: PLC0415 - as in `picture`
-
-    data = f"{json.dumps(found.to_json(), allow_nan=False)}\n".encode()
-    write_together(folder, {"map.json": data, "map.png": encode(picture(found), "png")})
-    return folder / "map.png"
