@@ -1,6 +1,7 @@
 """The gallery: what ships and what was trained here, with its size, its scores and its limits."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,23 @@ from distrlcc.recipes.result_row import shipped_rows
 
 def gallery(trained: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Return a card for each shipped policy, and for each of some runs'."""
-    told = read_toml(Path(__file__).parents[1] / "cli" / "about.toml")
     rows, found = shipped_rows(), []
     for name, path in shipped_policies().items():
-        power = rows[name].powers() if name in rows else {}
-        card = _card(path) | {"name": name, "sender": name, "power": power}
-        limits = told["not_for"].get(name, "")
-        not_for = rows[name].filled(limits) if limits else ""
-        found.append(card | {"about": told["policies"].get(name, ""), "not_for": not_for})
+        card = _card(path) | {"name": name, "sender": name}
+        card["power"] = rows[name].powers() if name in rows else {}
+        card |= {"about": told()["policies"].get(name, "")}
+        found.append(card | {"not_for": told()["not_for"].get(name, "")})
     for key, path in trained.items():
         card = {"name": key, "sender": f"run:{key}", "power": {}, "about": "trained here"}
         found.append({**_card(path), **card, "not_for": ""})
     return found
+
+
+@cache
+def told() -> dict[str, dict[str, str]]:
+    """Return what is said of named things in a file of its own, by kind and name."""
+    found, rows = read_toml(Path(__file__).parents[1] / "cli" / "about.toml"), shipped_rows()
+    return found | {"not_for": {k: rows[k].filled(v) for k, v in found["not_for"].items()}}
 
 
 def _card(path: Path) -> dict[str, Any]:
@@ -38,8 +44,9 @@ def _card(path: Path) -> dict[str, Any]:
     spec = policy.spec
     parameters = int(sum(np.size(array) for array in policy.arrays.values()))
     size = {"bytes": path.stat().st_size, "parameters": parameters, "network": spec.network_text}
-    told = {n: getattr(spec, n) for n in ("observation", "action", "step_ms", "preference")}
-    return {**size, **told, "runs_in": ["simulator", "UDP", *_elsewhere(policy)]}
+    spaces = {n: getattr(spec, n) for n in ("observation", "action", "step_ms", "preference")}
+    runs_in = ["simulator", "UDP", *_elsewhere(policy)]
+    return {**size, **spaces, "acting": policy.acting, "runs_in": runs_in}
 
 
 def _elsewhere(policy: PolicyFile) -> list[str]:

@@ -1,16 +1,13 @@
 """Show recipes, policies and other names, and the scores of recipes."""
 
 from argparse import Namespace
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markdown import Markdown
 
 from distrlcc.cli.output import console, emit_json
-from distrlcc.config import read_toml
 from distrlcc.recipes.result_row import shipped_rows
 
 
@@ -41,6 +38,8 @@ def about(kind: str, name: str, thing: Any) -> str:
     """Return what a named thing is, in a line: as `told` says, or its docstring or file begins."""
     if isinstance(thing, str):
         return f"of an installed package: {thing}"
+    from distrlcc.board.policies import told
+
     if name in told().get(kind, ()):
         return told()[kind][name]
     if kind == "recipes":
@@ -48,13 +47,6 @@ def about(kind: str, name: str, thing: Any) -> str:
     else:
         text = (import_module(f"distrlcc.control.{name}") if kind == "schemes" else thing).__doc__
     return (text or "").strip().partition("\n")[0].rstrip(".:").replace("`", "")
-
-
-@cache
-def told() -> dict[str, dict[str, str]]:
-    """Return what is said of named things in a file of its own, by kind and name."""
-    found, rows = read_toml(Path(__file__).with_name("about.toml")), shipped_rows()
-    return found | {"not_for": {k: rows[k].filled(v) for k, v in found["not_for"].items()}}
 
 
 def run_policies(args: Namespace) -> int:
@@ -66,27 +58,26 @@ def run_policies(args: Namespace) -> int:
     Flags:
         --json FILE {json}  write the list as JSON; - for stdout
     """
+    from distrlcc.board.policies import gallery
     from distrlcc.evaluation.scorecard import PREFER
     from distrlcc.evaluation.tables import plain_table, printed
-    from distrlcc.policy.policy_file import load_policy, shipped_policies
+    from distrlcc.policy.policy_file import shipped_policies
 
-    rows, listed, lines, limits = shipped_rows(), [], [], told()["not_for"]
-    for name, path in shipped_policies().items():
-        policy, size = load_policy(path), path.stat().st_size
-        spec = policy.spec
+    lines, cards, files = [], gallery({}), shipped_policies()
+    for card in cards:
+        card["file"] = str(files[card["name"]])
         # Power by suite; shown is the first at the policy's own preference.
-        power = rows[name].powers() if name in rows else {}
-        wanted = "" if spec.preference is None else f"{PREFER}{spec.preference:g}"
+        power, prefer = card["power"], card["preference"]
+        wanted = "" if prefer is None else f"{PREFER}{prefer:g}"
         suite = next((label for label in power if label.endswith(wanted)), "")
-        entry = {"name": name, "file": str(path), "bytes": size, "acting": policy.acting}
-        not_for = {"not_for": limits[name]} if name in limits else {}
-        listed.append(entry | {"power": power} | not_for)
-        cells = (spec.network_text, spec.observation, spec.action, f"{size / 1e3:.0f}")
-        lines.append((name, *cells, suite, f"{power[suite]:.3f}" if suite else ""))
+        cells = (card[key] for key in ("name", "network", "observation", "action"))
+        scored = suite, f"{power[suite]:.3f}" if suite else ""
+        lines.append((*cells, f"{card['bytes'] / 1e3:.0f}", *scored))
     heads = ("policy", "network", "observation", "action", "kB", "scored on", "power")
     table = plain_table("Policies", heads, lines, "policy|network|observation|action|scored on")
-    console(args.json).print(printed(table), *limits.values(), sep="\n")
-    emit_json(args.json, listed)
+    limits = (card["not_for"] for card in cards if card["not_for"])
+    console(args.json).print(printed(table), *limits, sep="\n")
+    emit_json(args.json, cards)
     return 0
 
 
