@@ -54,7 +54,7 @@ ANYTHING_ELSE = {
     "compare one cubic": "scipy is not installed (extra 'report')",
     "stress one --out report": "jinja2 is not installed (extra 'report')",
     "fairness --out report": "jinja2 is not installed (extra 'report')",
-    "send 127.0.0.1 --plot flow.png": "matplotlib is not installed (extra 'report')",
+    "send 127.0.0.1 --plot flow.png": "jinja2 is not installed (extra 'report')",
 }
 
 
