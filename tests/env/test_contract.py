@@ -1,3 +1,5 @@
+import copy
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -201,7 +203,7 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_resume_and_two_processes_have_the_links_of_one_bit_for_bit(name: str) -> None:
+def test_a_resume_a_copy_and_two_processes_have_the_links_of_one_bit_for_bit(name: str) -> None:
     config, expert = WORLDS[name]
     whole, low, high = (
         LinkVectorEnv(n, config, seed=5, first_index=first, expert=expert)
@@ -211,8 +213,10 @@ def test_a_resume_and_two_processes_have_the_links_of_one_bit_for_bit(name: str)
         env.reset()
     early, again = steps(whole, 0, 70), LinkVectorEnv(16, config, seed=9, expert=expert)
     again.load_state_dict(whole.state_dict())
+    copies = again, copy.deepcopy(whole), pickle.loads(pickle.dumps(whole))
     late = steps(whole, 70, 150)
-    check_same(late, steps(again, 70, 150))
+    for env in copies:
+        check_same(late, steps(env, 70, 150))
     halves = zip(steps(low, 0, 150), steps(high, 0, 150), strict=True)
     joined = [tuple(map(np.concatenate, zip(a, b, strict=True))) for a, b in halves]
     check_same(early + late, joined)

@@ -11,6 +11,7 @@ from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.observations import (
     OBSERVATIONS,
+    RECENT_WINDOW,
     Aurora,
     Indigo,
     IndigoMinRtt,
@@ -167,7 +168,7 @@ def test_windows_close_when_they_are_full_whatever_sums_of_steps_round_to() -> N
         space.observe(
             interval_stats(duration=0.01, acked=1, rtt_sum=0.05, rtt_min=0.05, rtt_last=0.05)
         )
-        assert (space.state_dict()["recent_window"][0] == 0.0) == (step == 9)
+        assert (space.state_dict()["rows"][0, RECENT_WINDOW] == 0.0) == (step == 9)
 
 
 def test_spread_features_tell_a_jittering_path_from_a_queue() -> None:

@@ -229,7 +229,7 @@ def _run(
         np.zeros((2, 1)),
         np.zeros(1, bool),
     )
-    kept = (seen._rows, batch.windows.state, *room)
+    kept = (seen.values["rows"], batch.windows.state, *room)
     mean, std = (policy.arrays[f"normalizer.{name}"] for name in ("mean", "std"))
     preference = np.array([] if contender.preference is None else [contender.preference])
     scale, state = np.float32(1.0) / std, np.zeros(state_size, np.float32)

@@ -93,13 +93,9 @@ RECENT_WINDOW, RECENT_LEAST, RECENT_LEAST_BEFORE = 11, 12, 13
 QUICK, CWND_FAST, CWND_SLOW = 14, 15, 16
 FLOOR, QUANTILE, SPREAD_NOW, SLOW_SPREAD = 17, 18, 19, 20
 MEAN, CALM_WINDOW, CALM_LEAST, CALM_LEAST_BEFORE, WANDER = 21, 22, 23, 24, 25
-_KEPT = (
-    *("delay", "slow_delay", "fast", "slow", "top", "loss", "idle", "age"),
-    *("window", "least", "least_before", "recent_window", "recent_least", "recent_least_before"),
-    *("quick", "cwnd_fast", "cwnd_slow", "floor", "quantile", "spread", "slow_spread"),
-    *("mean", "calm_window", "calm_least", "calm_least_before", "wander"),
-)
-_INITIAL = [math.inf if "least" in name else 0.0 for name in _KEPT]
+_INITIAL = np.zeros(WANDER + 1)
+_INITIAL[[LEAST, LEAST_BEFORE, RECENT_LEAST, RECENT_LEAST_BEFORE]] = math.inf
+_INITIAL[[CALM_LEAST, CALM_LEAST_BEFORE]] = math.inf
 
 
 @njit_inner
@@ -261,14 +257,12 @@ class ScaleFree(Running):
     """Ratios to the sender's own minimum RTT and rates, so that one policy fits every link."""
 
     size = SCALE_FREE
-    _names = _KEPT[:RECENT_WINDOW]
+    _kept = RECENT_WINDOW  # columns of a row
 
     def __init__(self, n: int) -> None:
-        super().__init__(n, **dict(zip(self._names, _INITIAL, strict=False)))
-        self._rows = np.stack([*self.values.values()], axis=1)
-        self.values = dict(zip(self._names, self._rows.T, strict=True))
+        super().__init__(n, rows=_INITIAL[: self._kept])
         # Compiled code is loaded now, not in a sender's first step.
-        _observe(self._rows[:0], np.zeros((10, 0)), np.zeros((0, self.size)))
+        _observe(self.values["rows"][:0], np.zeros((10, 0)), np.zeros((0, self.size)))
 
     def observe(self, stats: IntervalStats) -> Floats:
         """Return ``[N, size]``."""
@@ -276,8 +270,9 @@ class ScaleFree(Running):
             *(stats.duration, stats.acked, stats.net_lost, stats.rtt_sum, stats.rtt_min),
             *(stats.rtt_max, stats.rtt_last, stats.min_rtt, stats.cwnd, stats.inflight),
         )
-        out = np.empty((len(self._rows), self.size))
-        _observe(self._rows, np.array(columns), out)
+        rows = self.values["rows"]
+        out = np.empty((len(rows), self.size))
+        _observe(rows, np.array(columns), out)
         return out
 
 
@@ -285,14 +280,14 @@ class ScaleFreeRecent(ScaleFree):
     """`ScaleFree`, what the last round trips alone tell, and how the path was at its shortest."""
 
     size = RECENT
-    _names = _KEPT[:FLOOR]
+    _kept = FLOOR
 
 
 class ScaleFreeSpread(ScaleFreeRecent):
     """`ScaleFreeRecent`, and what tells a jittering path from a queue."""
 
     size = SPREAD
-    _names = _KEPT[:MEAN]
+    _kept = MEAN
 
 
 class ScaleFreeNoise(ScaleFreeSpread):
@@ -300,7 +295,7 @@ class ScaleFreeNoise(ScaleFreeSpread):
 
     size = NOISE
     noise_held = 0.01
-    _names = _KEPT
+    _kept = len(_INITIAL)
 
 
 class Indigo(Running):
