@@ -269,6 +269,7 @@ def test_a_bad_configuration_is_refused(kind: type, change: dict[str, Any], says
     ("count", "config", "expert", "says"),
     [
         (6, SHARED, "oracle", "multiples of 4"),
+        (2**40, EnvConfig(), "oracle", "num_envs is 1099511627776: expected 1 to 1048576"),
         (8, replace(SHARED, agents=2), "oracle", r"it has \d agents; expected 2"),
         (4, SHARED, "cubic", "agents is 4: expected 1, as cubic drives"),
         (1, EnvConfig(), "cubik", "did you mean cubic"),

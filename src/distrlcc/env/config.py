@@ -12,6 +12,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.sim.suites import pinned_suite
 
 LEAST_EMULATED_MS = 2.0
+MAX_ENVS = 2**20
 MAX_AGENTS = 32  # agents on one link: the simulator looks at all of a link's flows for each event
 UNDISTURBED: dict[str, Any] = dict(action_delay_steps=0, jitter_ms=0.0, cuts_per_s=0.0, kernel=0.0)
 """Keys of what stands between agents and links, where nothing does."""

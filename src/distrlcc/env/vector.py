@@ -33,11 +33,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from distrlcc.config import check_least, check_shown, check_values, checked_seed, typed
+from distrlcc.config import check_fields, check_shown, check_values, checked_seed, typed
 from distrlcc.control.compiled import njit
 from distrlcc.env.actions import GREATEST
 from distrlcc.env.batch import AgentBatch, DemonstrationBatch, LinkBatch
-from distrlcc.env.config import EnvConfig
+from distrlcc.env.config import MAX_ENVS, EnvConfig
 from distrlcc.env.disturbance import PLACE, Disturbance
 from distrlcc.env.drawing import MODES, picture, text
 from distrlcc.env.emulated import EmulatedBatch
@@ -133,8 +133,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """
         self.config = config or EnvConfig()
         self.agents, unit = self.config.agents, self.config.unit
-        check_least(1, num_envs=num_envs)
-        check_least(0, first_index=first_index)
+        self.num_envs, self.first_index, self.split = num_envs, first_index, split
+        check_fields(self, "num_envs", 1, MAX_ENVS)
+        check_fields(self, "first_index", 0)
         if num_envs % unit or first_index % unit:
             raise ConfigError(
                 f"{num_envs} environments from number {first_index} on, with links of {unit} "
@@ -145,7 +146,6 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._rooms = np.tile(rooms, num_envs // unit)
         self._first = np.cumsum(self._rooms) - self._rooms
         links, first_link = len(self._rooms), first_index // unit * len(rooms)
-        self.num_envs, self.first_index, self.split = num_envs, first_index, split
         if split not in SPLITS:
             raise unknown_name("split", split, SPLITS)
         self._suites = [load_suite(name) for name in self.config.suites]

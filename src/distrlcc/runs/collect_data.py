@@ -20,12 +20,12 @@ from distrlcc.config import check_fields, check_values, to_toml
 from distrlcc.control.state import SCHEMES
 from distrlcc.data.manifest import Manifest, Origin
 from distrlcc.data.writer import DatasetWriter, Episode
-from distrlcc.env.config import EnvConfig
+from distrlcc.env.config import MAX_ENVS, EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, listed
 from distrlcc.runs.identity import package_versions
 from distrlcc.runs.progress import Progress
-from distrlcc.runs.run_config import MAX_ENVS, MAX_VALUE, check_expert
+from distrlcc.runs.run_config import MAX_VALUE, check_expert
 from distrlcc.runs.source import spaces_of
 from distrlcc.runs.stopper import Stopper
 from distrlcc.seeding import stream_key, uniform

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from distrlcc.config import check_fields, check_values, hidden
-from distrlcc.env.config import UNDISTURBED, EnvConfig
+from distrlcc.env.config import MAX_ENVS, UNDISTURBED, EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError, once, unknown_name
 from distrlcc.learn.config import (
@@ -21,7 +21,6 @@ from distrlcc.policy.spec import NETWORKS
 from distrlcc.sim.suites import pinned_suite
 from distrlcc.types import TRUTH
 
-MAX_ENVS = 2**20
 MAX_VALUE = 2**48
 """Greatest seed, number of steps and the like."""
 MAX_AMOUNT = 999_999  # most of a resource
