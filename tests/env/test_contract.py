@@ -302,6 +302,10 @@ def test_actions_of_another_shape_or_type_are_refused(action: str) -> None:
         assert "\n" not in str(caught.value)
     env.step(env.action_space.sample())
     env.step(np.ones(2, np.int32 if discrete else np.float64))
+    if not discrete:
+        with pytest.warns(UserWarning, match=r"beyond Box\(-10.0, 10.0, .* count as its bounds"):
+            observation = env.step(np.array([99.0, -99.0]))[0]
+        assert observation[:, -1].tolist() == [10.0, -10.0]
     alone = LinkEnv(suites=("slow",), action=action)
     alone.reset(seed=0)
     for wrong in ("a", None, [1, 1], True):

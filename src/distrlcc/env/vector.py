@@ -20,6 +20,7 @@ does not end: bootstrap from ``final_obs``. Infos are dense arrays:
 """
 
 import secrets
+import warnings
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from inspect import unwrap
@@ -419,6 +420,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 f"actions {actions.tolist()!r:.80} of shape {actions.shape} and type "
                 f"{actions.dtype} do not fit; expected {self.num_envs} of {space}"
             )
+        if isinstance(space, Box) and (np.abs(actions) > GREATEST).any():  # said once
+            warnings.warn(f"actions beyond {space} count as its bounds", stacklevel=3)
         return actions.reshape(-1)
 
     def _episode(self) -> dict[str, Array]:
