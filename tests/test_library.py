@@ -224,6 +224,9 @@ def test_schemes_are_simulated_in_one_call() -> None:
     assert total[-20:].mean() == pytest.approx(12.0, rel=0.1)
     assert np.isnan(late.rtt_ms[0])
     assert late.throughput_mbps[:19].sum() == 0.0
+    for step_ms, ends in ((400.0, [0.4, 0.8, 1.0]), (7000.0, [1.0]), (1000.0, [1.0])):
+        (flow,) = simulate(link, seconds=1.0, step_ms=step_ms)
+        assert flow.time_s == pytest.approx(ends)
     with pytest.raises(ConfigError, match="evaluate"):
         simulate(link, "agent")
     for wrong in (0.0, -5.0, float("nan")):

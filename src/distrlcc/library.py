@@ -483,7 +483,7 @@ def simulate(
         link: The link.
         schemes: Flows, or the names of their schemes; 'distrlcc list schemes' has them.
         seconds: For how long.
-        step_ms: Length of a step of the result.
+        step_ms: Length of a step of the result; the last one may be shorter.
         seed: Of random losses.
 
     Raises:
@@ -493,15 +493,16 @@ def simulate(
     for name, value, low, high in (("seconds", seconds, 0.1, 1e5), ("step_ms", step_ms, 1e-6, 1e6)):
         if not low <= value <= high:
             raise ConfigError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}")
-    if round(1e3 * seconds / step_ms) > _MOST_STEPS:
+    if 1e3 * seconds / step_ms > _MOST_STEPS:
         raise ConfigError(f"{seconds} s are more than {_MOST_STEPS} steps of {step_ms} ms")
     if any(flow.scheme == "agent" for flow in flows):
         raise ConfigError("simulate has schemes alone; evaluate runs policies")
+    ends = np.append(np.arange(step_ms, 1e3 * seconds * (1 - 1e-9), step_ms), 1e3 * seconds)
     simulator = Simulator(1, len(flows))
     simulator.load(0, Scenario("simulate", link, flows, duration_s=seconds, seed=seed))
     rows = []
-    for _ in range(max(round(1e3 * seconds / step_ms), 1)):
-        simulator.advance(round(step_ms * 1e6))
+    for step in np.diff(np.rint(1e6 * ends), prepend=0.0).astype(int).tolist():
+        simulator.advance(step)
         stats = simulator.stats()
         rtt = 1e3 * stats.rtt_sum / np.where(stats.acked > 0, stats.acked, np.nan)
         rate = stats.acked / stats.duration * 8e-6 * PACKET_BYTES
