@@ -91,8 +91,8 @@ def storage_error(url: str, error: Exception) -> DistrlccError:
     elif isinstance(error, TimeoutError) or says("NETWORK_CONNECTION", "curlCode"):
         _, curl, reason = text.rpartition("Details: ")
         text = f"{'no connection: ' if curl else ''}{reason}; check address and network"
-    elif isinstance(error, OSError) and error.errno is not None:
-        text = os.strerror(error.errno)
+    elif isinstance(error, OSError) and (number := error.errno or 0) > 0:
+        text = os.strerror(number)  # the resolver's are below 0
     return OutputError(f"storage {url.partition('?')[0]}: {text[:300]}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distrlcc.errors import ConfigError, DistrlccError, OutputError
-from distrlcc.filesystems import storage_filesystem
+from distrlcc.filesystems import storage_error, storage_filesystem
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -96,3 +96,8 @@ def test_servers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         free.listen()  # takes the connection and says nothing
         monkeypatch.setenv("DISTRLCC_LIMITS", "stall=1")
         assert "no answer within 1 s; check address" in refusal(OutputError, url)
+
+
+def test_a_host_that_has_no_address_is_said_as_the_resolver_does() -> None:
+    error = storage_error("http://x/y", socket.gaierror(-2, "Name or service not known"))
+    assert "Name or service not known" in str(error)
