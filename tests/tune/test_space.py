@@ -76,6 +76,12 @@ REFUSED = [
     (_population("ppo.gamma=uniform:0.9:1.1"), "gamma is 1.1"),
     (_population("dagger.capacity=int:1000:2000", name="imitation"), "can: dagger.lr"),
     (_population(f"dagger.{LR}", name="distrlcc"), "set dagger.lr_schedule=none"),
+    (
+        replace(
+            _population(f"ppo.{LR}"), run=override(recipe("quickstart"), ["ppo.desired_kl=0.01"])
+        ),
+        "ppo.desired_kl is 0.01: expected None, as a rate that adapts",
+    ),
     # what would make trials incomparable
     (_search("env.reward.delay_weight=int:1:9"), "give it with --set"),
     (_search("total_steps=int:1:9"), "give it with --set"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from distrlcc.config import to_toml
-from distrlcc.errors import ConfigError, OutputError, reading, writing
+from distrlcc.errors import OutputError, reading, writing
 from distrlcc.files import write_together
 from distrlcc.learn.config import Schedule
 from distrlcc.runs.progress import duration
@@ -129,8 +129,7 @@ def schedule_text(schedule: Sequence[Segment]) -> str:
 def best_config(config: RunConfig, report: Report) -> RunConfig:
     """Return a recipe with a report's values; those that changed as schedules where it has such.
 
-    A changed value without a schedule in a recipe is the last one. Raises ConfigError where the
-    values do not fit.
+    A changed value without a schedule in a recipe is the last one.
     """
     found = with_values(config, report.values)
     for key in (key for key in _SCHEDULED if key in report.values):
@@ -162,10 +161,7 @@ def recipe_text(config: TuneConfig, report: Report) -> str:
         f"The best of {config.members} members: {config.metric} {report.score:.4f} at update "
         f"{report.update} ({report.steps} steps).\n{schedule_text(report.schedule)}"
     )
-    try:
-        recipe = best_config(config.run, report)
-    except ConfigError:  # a value that no longer fits is still worth its comment
-        recipe = config.run
+    recipe = best_config(config.run, report)
     return "".join(f"# {line}\n" for line in text.splitlines()) + to_toml(recipe)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distrlcc.config import override
+from distrlcc.config import check_values, override
 from distrlcc.errors import ConfigError
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.tune.tune_config import EXPLORERS, TuneConfig
@@ -129,6 +129,9 @@ def check_space(config: TuneConfig) -> None:
         for value in distribution.ends():
             with_values(config.run, {key: value}, strict=True)
     # And may change while a member trains.
+    if config.pbt is not None and "ppo.lr" in space and config.run.ppo is not None:
+        why = "as a rate that adapts to it goes on from its own; or do not mutate ppo.lr"
+        check_values(config.run, {"ppo.desired_kl": None}, why)
     section = "ppo" if config.run.ppo is not None else "dagger"
     allowed = [f"{section}.{name}" for name in MUTABLE[section].split()]
     for key in space:
