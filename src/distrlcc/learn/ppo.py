@@ -99,12 +99,15 @@ class PPO(Learner):
 
         # One exchange of all that ranks must agree on before the first minibatch.
         wide = advantages.astype(np.float64)
-        rho, clipped = _active(returns.rho, idle), _active(returns.clipped, idle)
-        lag = float(rho.sum(dtype=np.float64)), float(clipped.sum())
-        sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *lag]
+        ratios = returns.rho, returns.clipped
+        lag = [_active(each, idle).sum(dtype=np.float64) for each in ratios]
+        fits = returns.targets, returns.residuals
+        fit = (_active(each, idle).astype(np.float64) for each in fits)
+        spread = [s for each in fit for s in (each.sum(), np.square(each).sum())]
+        sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *spread, *lag]
         moments = self.moments(_active(rollout.obs[: rollout.steps], idle))
         agreed = self.reducer.sum(np.concatenate([sums, moments]))
-        samples, envs, total, squares, *lag_sums = agreed[: len(sums)].tolist()
+        samples, envs, total, squares, *spread, rho, clipped = agreed[: len(sums)].tolist()
         count = max(samples, 1.0)
         if config.normalize_advantages:
             mean = total / count
@@ -164,13 +167,11 @@ class PPO(Learner):
         self.version += 1
         self._env_steps += int(samples)
         if config.use_vtrace:
-            means["vtrace_rho"], means["vtrace_clip_fraction"] = (v / count for v in lag_sums)
+            means["vtrace_rho"], means["vtrace_clip_fraction"] = rho / count, clipped / count
         if most:
             means["stopped_early"] = float(stopped)
         return means | {
-            "explained_variance": _explained_variance(
-                _active(returns.targets, idle), _active(returns.residuals, idle)
-            ),
+            "explained_variance": _explained_variance(count, spread),
             "gradient_norm": float(norm),
             "lr": lr,
             "entropy_coeff": entropy_coeff,
@@ -335,7 +336,9 @@ def _active(rows: NDArray[Any], idle: NDArray[np.bool_] | None) -> NDArray[Any]:
     return rows if idle is None else rows[~idle]
 
 
-def _explained_variance(targets: Float32, residuals: Float32) -> float:
-    """Return the share of the targets' variance that the critic's values explain; at most 1."""
-    variance = float(targets.var(dtype=np.float64)) if targets.size else 0.0
-    return 0.0 if variance == 0.0 else 1.0 - float(residuals.var(dtype=np.float64)) / variance
+def _explained_variance(count: float, sums: Sequence[float]) -> float:
+    """Return the share of targets' variance that values explain, by both's sums and squares'."""
+    total, squares, rest, rest_squares = sums
+    variance = squares - total**2 / count
+    unexplained = max(rest_squares - rest**2 / count, 0.0)
+    return 1.0 - unexplained / variance if variance > 1e-9 * squares else 0.0
