@@ -44,7 +44,7 @@ def test_a_shift_is_found_and_noise_is_not() -> None:
     assert power["b"].p < SURE
     assert not power["c"].p < SURE
     said = found.sentence()
-    assert "better than b in power (+0.050, ahead on 100% of 40 links, p < 0.001)" in said
+    assert "better than b in power (+0.050, ahead on 40 of 40 links, p < 0.001)" in said
     assert "not shown to differ from c in power" in said
     # Of what is better when it is lower, ahead is less.
     less = {name: {**row, "excess_loss": _mean(0.2)} for name, row in _links(base).items()}
@@ -70,7 +70,7 @@ def test_what_cannot_be_tested_or_disagrees_is_not_told_as_better() -> None:
     for found in (few, same):
         assert np.isnan(found.rows[0].p)
         assert "is not shown to differ from b in power (" in found.sentence()
-    assert "ahead on 100% of 3 links, too few for a test)" in few.sentence()
+    assert "ahead on 3 of 3 links, too few for a test)" in few.sentence()
     assert "too few" not in same.sentence()
     assert "better than c in power" in same.sentence()
     # One link has the mean, and all others the test.

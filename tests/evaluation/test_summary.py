@@ -41,6 +41,14 @@ def test_means_are_over_links_and_the_best_power_comes_first() -> None:
     assert (first.mean, first.low, first.high) == pytest.approx((0.2, 0.1, 0.3))
 
 
+def test_one_link_of_many_is_not_rounded_away() -> None:
+    ours, theirs = ([[0.9]] * 299 + [[last]] for last in (0.2, 0.5))
+    answer = summarise([small("ours", ours, learned=True), small("theirs", theirs)]).answer()
+    assert "ahead of theirs on 0 of 300 links, and has less than half of its power on 1." in answer
+    answer = summarise([small("ours", theirs, learned=True), small("theirs", ours)]).answer()
+    assert answer.endswith("ahead of theirs on 1 of 300 links.")
+
+
 def test_json_keeps_its_keys() -> None:
     dead = small("dead", [[np.nan], [np.nan]])
     good = small("good", [[0.5], [0.5]], learned=True)

@@ -55,8 +55,7 @@ class Comparison:
         """Return the answer: is it better?"""
         said = []
         for row in (row for row in self.rows if row.key == KEYS[0]):
-            share, other = row.ahead / row.links, shown(row.other)
-            up = row.mean.mean > 0
+            other, up = shown(row.other), row.mean.mean > 0
             if not row.p < SURE:
                 text = f"not shown to differ from {other} in power"
             elif (row.behind > row.ahead) if up else (row.ahead > row.behind):
@@ -67,9 +66,8 @@ class Comparison:
             p = f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
             if np.isnan(row.p):
                 p = ", too few for a test" if row.links < _LEAST_LINKS else ""
-            said.append(
-                f"{text} ({row.mean.mean:+.3f}, ahead on {share:.0%} of {row.links} links{p})"
-            )
+            ahead = f"ahead on {row.ahead} of {row.links} links"
+            said.append(f"{text} ({row.mean.mean:+.3f}, {ahead}{p})")
         return f"{shown(self.first)} is {'; '.join(said)}."
 
     def to_json(self) -> dict[str, Any]:

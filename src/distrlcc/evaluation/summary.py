@@ -182,9 +182,9 @@ class Summary:
         own, theirs = pairs[np.isfinite(pairs).all(axis=1)].T
         if not len(own):
             return f"{said}."
-        said += f"; it is ahead of {other.shown} on {(own > theirs).mean():.0%} of the links"
-        far = (own < 0.5 * theirs).mean()
-        return f"{said}, and has less than half of its power on {far:.0%}." if far else f"{said}."
+        said += f"; it is ahead of {other.shown} on {(own > theirs).sum()} of {len(own)} links"
+        far = (own < 0.5 * theirs).sum()
+        return f"{said}, and has less than half of its power on {far}." if far else f"{said}."
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences that say which runs do not count, and what else the means hide."""
