@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from distrlcc import seeding
+from distrlcc.errors import ConfigError
 from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import Normalizer, normalize
-from distrlcc.policy.numpy_policy import NumpyPolicy, log_softmax, sample_categorical
+from distrlcc.policy.numpy_policy import (
+    ActingPolicy,
+    NumpyPolicy,
+    log_softmax,
+    sample_categorical,
+)
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from tests.policy.random_policies import make_policy
 
@@ -65,6 +71,16 @@ def test_agrees_with_torch_on_recorded_states(changes: dict[str, Any]) -> None:
                 sample_categorical(log_softmax(head), uniform),
                 sample_categorical(log_softmax(heads[t].numpy()), uniform),
             )
+
+
+def test_an_observation_that_is_not_finite_gets_no_action() -> None:
+    policy = NumpyPolicy(make_policy())
+    actor = ActingPolicy(policy, 2, np.uint64(0))
+    observation = np.zeros((2, policy.spec.observation_size), np.float32)
+    actor.act(observation)
+    observation[1, 0] = np.nan
+    with pytest.raises(ConfigError, match="observation features or network mlp gave values that"):
+        actor.act(observation)
 
 
 def test_sampling_needs_draws() -> None:

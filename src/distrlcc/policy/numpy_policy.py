@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.plugins import shaped
+from distrlcc.errors import ConfigError
+from distrlcc.plugins import shaped, short
 from distrlcc.policy.normalizer import Float32, Float64, normalize
 from distrlcc.policy.policy_file import PolicyFile, load_policy
 from distrlcc.policy.spec import BODY, PolicySpec
@@ -188,6 +189,9 @@ class NumpyPolicy(NumpyNetwork):
         actions, int64 ``[N]`` or float32 ``[N, A]``, and the next state.
         """
         head, _, state = self.step(obs, state)
+        if not np.isfinite(head).all():  # any action would be as good
+            names = f"observation {short(self.spec.observation)} or network {short(self.spec.kind)}"
+            raise ConfigError(f"{names} gave values that are not finite; mend its code")
         discrete = self.spec.action_kind == "discrete"
         if self.acting == "argmax":
             return (head.argmax(axis=-1) if discrete else head), state
