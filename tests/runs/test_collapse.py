@@ -152,7 +152,7 @@ def test_an_update_whose_numbers_are_not_finite_is_refused_and_training_goes_on(
     words = ("train", "quickstart", "--no-tensorboard", "--out", str(out), "--set", *RUN)
     assert main([*words, f"total_steps={6 * UPDATE}"]) == 0
     metrics = rows(out)
-    refused = "refused: a statistic is not finite"
+    refused = "refused: a statistic is not finite: reward"
     assert [row.get("events") for row in metrics] == [
         [refused] if update in (3, 5, 6, 7) else None for update in range(1, 11)
     ]

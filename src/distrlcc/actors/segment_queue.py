@@ -20,7 +20,7 @@ LATE = "with too many late steps"
 def _flaw(segment: Segment) -> str:
     """Return why nothing can be learned from a segment, if so."""
     arrays = segment.rollout.arrays().values()
-    if not (segment.stats.finite and all(np.isfinite(array).all() for array in arrays)):
+    if segment.stats.flaw or not all(np.isfinite(array).all() for array in arrays):
         return NOT_FINITE
     return LATE if segment.stats.late_share > MOST_LATE_LEARNED else ""
 

@@ -7,7 +7,7 @@ process with 2n environments and two with n take the same actions.
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any
 
@@ -58,9 +58,9 @@ class CollectStats:
         return self.late_steps / max(self.timed_steps, 1.0)
 
     @property
-    def finite(self) -> bool:
-        """Whether all sums are finite."""
-        return all(map(math.isfinite, astuple(self)))
+    def flaw(self) -> str:
+        """The first sum that is not finite; empty: all are."""
+        return next((f.name for f in fields(self) if not math.isfinite(getattr(self, f.name))), "")
 
     def merge(self, other: "CollectStats") -> None:
         """Add another collection's sums."""

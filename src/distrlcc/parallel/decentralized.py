@@ -290,7 +290,7 @@ class ElasticGroup:
             ]
             # What was seen still counts, where it is finite.
             state.learner.undo_update(safe["learner"])
-            stats = stats if stats.finite else CollectStats()
+            stats = CollectStats() if stats.flaw else stats
             agreed = replace(self._exchange(state, batch, stats, seconds), finite=False)
             self._offences.update(member.name for member in blamed)
             agreed.events.append(f"refused: {', from '.join([str(error), *map(str, blamed)])}")

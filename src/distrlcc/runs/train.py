@@ -90,17 +90,17 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         if stats.late_share > MOST_LATE_LEARNED:
             agreed = replace(agreed, stats=replace(stats, late_batches=1.0), learned=False)
             agreed.events.append(f"refused: {late(stats.late_share)}")
-        elif stats.finite:
+        elif not stats.flaw:
             with np.errstate(all="ignore"):  # what is not finite is refused
                 agreed.metrics = updated(state, batch)
         else:
-            raise NotFiniteError("a statistic is not finite")
+            raise NotFiniteError(f"a statistic is not finite: {stats.flaw}")
     except InterruptedUpdateError:
         state.learner.undo_update(before)
         return None
     except NotFiniteError as error:
         state.learner.undo_update(before)
-        seen = stats if stats.finite else CollectStats()
+        seen = CollectStats() if stats.flaw else stats
         refused = [f"refused: {error}"]
         agreed = Agreed(seen, {}, counts=counts, events=refused, learned=False, finite=False)
     state.count_time()
