@@ -32,6 +32,8 @@ TINY: dict[str, Any] = {
 SCRIPT = f"""
 import sys
 
+import numpy as np
+
 import distrlcc
 
 print("main", flush=True)
@@ -40,7 +42,7 @@ print("main", flush=True)
 class Stops(distrlcc.Callbacks):  # of a script or a notebook: no other process can import it
     def on_update(self, metrics):
         print("update", metrics["update"], flush=True)
-        return metrics["update"] != 3
+        return np.bool_(metrics["update"] != 3)
 
     def on_end(self, policy):
         print("end", flush=True)

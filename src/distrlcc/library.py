@@ -179,7 +179,6 @@ class Callbacks(Protocol):
 
     def on_begin(self, config: Mapping[str, Any]) -> None:
         """Take the run's configuration by key, as ``{"ppo.lr": 0.001, …}``."""
-        return
 
     def on_update(self, metrics: Mapping[str, Any]) -> bool | None:
         """Take an update's metrics, as a line of metrics.jsonl has them; ``steps`` among them."""
@@ -191,11 +190,9 @@ class Callbacks(Protocol):
 
     def on_end(self, policy: Policy) -> None:
         """Take the run's best policy."""
-        return
 
     def on_stop(self) -> None:
         """Hear that a signal or an error ended the training; `on_end` is not called then."""
-        return
 
 
 _HEARS = "on_begin on_update on_score on_end on_stop"
@@ -215,7 +212,8 @@ class _Hearing:
             hears = "on_update" if "steps" in row else "on_score"
             try:
                 for each in self._callbacks if not self.raised else ():
-                    self.ends |= getattr(each, hears)(row) is False
+                    said: Any = getattr(each, hears)(row)
+                    self.ends |= isinstance(said, bool | np.bool_) and not said
             except KeyboardInterrupt:  # Ctrl-C a second time
                 raise
             except BaseException as error:
