@@ -190,9 +190,9 @@ class RunState:
             self._take_into_average(weights, stats.steps)
         else:
             raise ConfigError(
-                "the weights or their gradients are not numbers any more: training diverged, and "
-                "nothing of it was saved; lower lr and begin again, or go on from the last "
-                "checkpoint with --resume"
+                "training diverged: the weights, or what they learn from, are not finite any more, "
+                "and nothing of it was saved; lower lr, or mend a reward or observation of yours, "
+                "and begin again, or go on from the last checkpoint with --resume"
             )
 
     def _take_into_average(self, newest: Weights, steps: float) -> None:
