@@ -15,9 +15,10 @@ from distrlcc.errors import ConfigError
 from distrlcc.evaluation.compare import KEYS, SURE, compare_links
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.report import ReportInfo, write_report
-from distrlcc.evaluation.runner import digest, evaluate
+from distrlcc.evaluation.runner import evaluate
 from distrlcc.evaluation.summary import MeanInterval
 from distrlcc.sim.scenario import Link, Scenario
+from distrlcc.sim.suites import digest
 from tests.evaluation.made import failed_on, make_scores
 
 INFO = ReportInfo("random", "distrlcc evaluate", {})

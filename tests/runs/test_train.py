@@ -17,6 +17,7 @@ from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.runs.held_out import ACTINGS
 from distrlcc.runs.metrics_log import read_metrics
+from distrlcc.sim.suites import written
 from tests.parallel.commands import Command, saved, updates
 from tests.support.verdict import row_faults
 from tests.trees import CLOCK, same
@@ -116,6 +117,22 @@ def test_a_run_needs_no_writable_home(tmp_path: Path) -> None:
     environment = os.environ | {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/proc/none"}
     command = [sys.executable, *_command(tmp_path / "r", *QUICK, f"total_steps={UPDATE}")]
     subprocess.run(command, timeout=120, check=True, env=environment)
+
+
+def test_a_run_goes_on_with_the_links_that_it_began_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    links, out, digests = tmp_path / "links.toml", tmp_path / "run", []
+    for number, rate in enumerate((12.0, 12.0, 3.0), 1):
+        links.write_text(f'name = "x"\n[link]\nrate_mbps = {rate}\n')
+        digests.append(written([str(links), "random"]))
+        words = ["--resume", "--set"] if number > 1 else [*QUICK, f'env.suites=["{links}"]']
+        code = main(_words(out, *words, f"total_steps={number * UPDATE}"))
+        assert code == (2 if rate == 3.0 else 0)
+    assert f"the links of {links} have changed since" in capsys.readouterr().err
+    # Other machines have files of their own, and tell the first what is in them.
+    assert list(digests[0]) == [f"links of {links}"]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_resume_that_is_refused_changes_nothing(

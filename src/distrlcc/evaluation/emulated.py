@@ -28,7 +28,7 @@ from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, DistrlccError, LinkError, OutputError
 from distrlcc.evaluation.contender import Contender, rival
 from distrlcc.evaluation.flow_log import link_series, read_flow_log, read_sender_log, score_log
-from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, digest, reseed
+from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, reseed
 from distrlcc.evaluation.scores import (
     COUNTED,
     METRICS,
@@ -45,6 +45,7 @@ from distrlcc.net.emulator.link_config import require_plain_link
 from distrlcc.net.flow_record import MOST_LATE, Ticker
 from distrlcc.processes import die_with_parent
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
+from distrlcc.sim.suites import digest
 from distrlcc.types import NANOSECONDS
 
 FIRST_PORT = 24_730  # of the first flow's receiver, unused by default; the others' follow it

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.config import told
 from distrlcc.control.schemes import LEDBAT
 from distrlcc.control.state import CWND, PACING
 from distrlcc.env.batch import LinkBatch
@@ -20,12 +19,10 @@ from distrlcc.env.rewards import LinkView
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums, share_of
-from distrlcc.files import crc32
 from distrlcc.plugins import blame
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Scenario
-from distrlcc.sim.suites import check_agents, with_scheme
-from distrlcc.sim.trace import load_trace
+from distrlcc.sim.suites import check_agents, digest, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray, IntervalStats
 
 Indices = NDArray[np.int64]
@@ -85,16 +82,6 @@ def evaluate(
     digests = tuple(map(digest, scenarios))
     scores = SchemeScores(contender.name, names, figures, contender.learned, reasons, digests)
     return scores, series
-
-
-def digest(scenario: Scenario, world: str = "") -> str:
-    """Return what two links share if all but their names, and those of traces' files, is alike."""
-    link, times = scenario.link, []
-    if link.trace is not None:
-        times.append(load_trace(link.trace).times_ns)
-        link = replace(link, trace="")
-    same = told(replace(scenario, name="", link=link))
-    return f"{crc32(f'{world}{same}', times):08x}"
 
 
 def check_scenario(scenario: Scenario) -> None:

@@ -125,7 +125,7 @@ class SchemeScores:
     reasons: dict[tuple[int, int], str] = field(default_factory=dict)
     """Why a run does not count, by the places of its link and seed."""
     digests: tuple[str, ...] = ()
-    """Of each link's conditions, as `distrlcc.evaluation.runner.digest` has it; empty: unknown."""
+    """Of each link's conditions, as `distrlcc.sim.suites.digest` has it; empty: unknown."""
 
     @property
     def ran(self) -> NDArray[np.bool_]:

@@ -40,6 +40,7 @@ from distrlcc.runs.start import open_directory, run_directory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
 from distrlcc.runs.train import train
+from distrlcc.sim.suites import written
 from distrlcc.storage import Storage
 
 _MASTER = "distrlcc/master"
@@ -98,7 +99,8 @@ def train_rank(
     # Find what does not fit before joining.
     config, stopper = job.config, stopper or Stopper(launched=True)
     kind, elastic = spec.device.partition(":")[0], "yes" if spec.elastic else "no"
-    own = identity(config, processes=spec.size, device=kind, elastic=elastic)
+    links = written(config.env.suites)  # of a machine's own files
+    own = identity(config, processes=spec.size, device=kind, elastic=elastic, **links)
     ranks = ProcessGroup(spec, own, job.run)
     if isinstance(config, ImitateConfig):
         state = imitation_run(config, StoredData(Path(config.data)), spec.slot, spec.size, ranks)

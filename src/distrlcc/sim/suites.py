@@ -16,9 +16,10 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from distrlcc.config import check_fields, from_dict, read_toml
+from distrlcc.config import check_fields, from_dict, read_toml, told
 from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, TraceError, printable, reading, unknown_name
+from distrlcc.files import crc32
 from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
 from distrlcc.sim.queues import parse_queue
@@ -255,6 +256,23 @@ def _parted(identifier: str) -> tuple[str, list[str]]:
     start = identifier.rfind(":") + 1
     name, *rest = identifier[start:].split("/")
     return identifier[:start] + name, rest
+
+
+def digest(scenario: Scenario, world: str = "") -> str:
+    """Return what two links share if all but their names, and those of traces' files, is alike."""
+    link, times = scenario.link, []
+    if link.trace is not None:
+        times.append(load_trace(link.trace).times_ns)
+        link = replace(link, trace="")
+    same = told(replace(scenario, name="", link=link))
+    return f"{crc32(f'{world}{same}', times):08x}"
+
+
+def written(names: Iterable[str]) -> dict[str, str]:
+    """Return a digest of the links of each file and folder of traces among suites' names."""
+    files = {name: load_suite(name) for name in names if not is_suite(_parted(name)[0])}
+    found = {name: "".join(map(digest, suite.scenarios("test"))) for name, suite in files.items()}
+    return {f"links of {name}": f"{crc32(text, ()):08x}" for name, text in found.items()}
 
 
 def scenario_by_id(identifier: str) -> Scenario:
