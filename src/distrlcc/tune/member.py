@@ -4,7 +4,6 @@ A trial's checkpoint is a folder of three files: ``state.safetensors``, all that
 to go on bit for bit; ``policy.safetensors``, the policy that was scored; ``report.json``.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from distrlcc.tune.space import space_of, with_values
 from distrlcc.tune.tune_config import TuneConfig
 
 STATE, POLICY, REPORT = "state.safetensors", "policy.safetensors", "report.json"
-_WORST = {"reward": -1e30, "utilisation": -1e30, "queueing_delay": 1e30, "loss": 1e30}
-"""Scores of a member that diverged, so that they can be compared and written."""
+_SCORES = ("reward", "utilisation", "queueing_delay", "loss")  # finite, or scoring has raised
 
 
 class Member:
@@ -63,11 +61,10 @@ class Member:
                 break
         found = trainer.score()
         acting = max(ACTINGS, key=lambda a: found[f"held_out_reward_{a}"])
-        scores = {name: found[f"held_out_{name}_{acting}"] for name in _WORST}
-        finite: Any = {n: s if math.isfinite(s) else _WORST[n] for n, s in scores.items()}
-        score, schedule = finite[self._config.metric], self.schedule
-        finite |= {"acting": acting, "seconds": counters.seconds, "schedule": schedule}
-        return Report(self._number, counters.update, counters.steps, score, **finite)
+        said: Any = {name: found[f"held_out_{name}_{acting}"] for name in _SCORES}
+        score, schedule = said[self._config.metric], self.schedule
+        said |= {"acting": acting, "seconds": counters.seconds, "schedule": schedule}
+        return Report(self._number, counters.update, counters.steps, score, **said)
 
     def save(self, folder: Path, report: Report) -> None:
         """Write a checkpoint of the state that a report is of."""

@@ -14,7 +14,6 @@ from distrlcc.tune.report import Report, pieces
 from distrlcc.tune.space import short, space_of
 from distrlcc.tune.tune_config import TuneConfig
 
-_NO_SCORE = 1e29  # scores beyond this mean that a member diverged
 _MOST_LINES = 8
 _OTHERS: dict[str, Any] = {"color": "#888888", "lw": 0.8, "alpha": 0.55}
 _BEST: dict[str, Any] = {"color": "#D55E00", "lw": 1.6, "zorder": 4.0}
@@ -42,8 +41,7 @@ def population_figures(
     # Scores, and each value over the updates that were made with it.
     ways = [(way, _OTHERS) for way in pieces(reports)] + [(lineage(reports, best), _BEST)]
     for way, form in ways:
-        scores = [r.score if abs(r.score) < _NO_SCORE else float("nan") for r in way]
-        top.plot([r.update for r in way], scores, marker="o", ms=1.8, **form)
+        top.plot([r.update for r in way], [r.score for r in way], marker="o", ms=1.8, **form)
         for axes, (key, distribution) in zip(below, space.items(), strict=True):
             parts = pieces(way)
             ends = [(part[0].schedule[-1].update, part[-1].update) for part in parts]
@@ -53,9 +51,9 @@ def population_figures(
             axes.plot(np.ravel(ends), values, **form)
     top.plot([best.update], [best.score], "*", ms=9, color=_BEST["color"], zorder=5)
     # Axes: leave out the worst few scores, which would squeeze the rest.
-    finite = [report.score for report in reports if abs(report.score) < _NO_SCORE]
-    if len(finite) > 20:
-        low, high = np.quantile(finite, (0.05, 1.0) if config.mode == "max" else (0.0, 0.95))
+    if len(reports) > 20:
+        scores = [report.score for report in reports]
+        low, high = np.quantile(scores, (0.05, 1.0) if config.mode == "max" else (0.0, 0.95))
         pad = 0.06 * max(high - low, 1e-6)
         top.set_ylim(low - pad, high + pad)
     top.set_ylabel(config.metric.replace("_", " "))
@@ -122,6 +120,6 @@ def population_page(
 
 def _shown(report: Report | None, key: str) -> float:
     """Return a report's value of a key, or its score; NaN if missing or not to be drawn."""
-    if report is None or abs(report.score) >= _NO_SCORE:
+    if report is None:
         return np.nan
     return float(report.values[key]) if key else report.score
