@@ -365,8 +365,7 @@ class LinkBatch(AgentBatch):
             begin, end = simulator.links[:, [col.STEP_START, col.NOW]].T[..., None]
             duration = (end - begin) / NANOSECONDS
             acked = simulator.flows[:, col.STEP_ACKED].reshape(self._rates.shape)
-            weight = np.minimum(duration / base_rtt, 1.0)
-            self._rates += weight * (acked / duration - self._rates)
+            self._rates += np.minimum(duration / base_rtt, 1.0) * (acked / duration - self._rates)
             if self.config.reward.fairness_weight:
                 self._share = self.share()
 
@@ -425,8 +424,7 @@ class LinkBatch(AgentBatch):
         running = self.ran()
         rates = np.where(running, self._rates, 0.0)
         fair = (rates.sum(axis=1) / np.maximum(running.sum(axis=1), 1))[self.link]
-        own = rates.reshape(-1)[self._flow]
-        return np.where(fair > 0, own / np.maximum(fair, 1e-9), 1.0)
+        return np.where(fair > 0, rates.reshape(-1)[self._flow] / np.maximum(fair, 1e-9), 1.0)
 
     def labels(self) -> NDArray[Any]:
         """Return the oracle's actions at this moment: a fair share of the rate for each agent."""

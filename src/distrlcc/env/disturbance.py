@@ -101,8 +101,7 @@ class Disturbance:
         self._waiting = self._waiting.astype(actions.dtype, copy=False)
         self._waiting[self._age % self._size, self._rows] = actions
         taken = self._waiting[(self._age - self._delay) % self._size, self._rows]
-        patient = ~self.in_kernel | (self._silent < CATCH_UP)
-        return taken, (self._age >= self._delay) & patient
+        return taken, (self._age >= self._delay) & (~self.in_kernel | (self._silent < CATCH_UP))
 
     def chosen(self, cwnd: Floats, pacing: Floats) -> tuple[Floats, Floats]:
         """Return the windows and rates to be changed next, of links that have these."""

@@ -184,8 +184,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
                 )
             self._preferences = np.full(links, given)
         if self.config.disturbed:
-            place = np.arange(num_envs) - self._first[self._link]
-            self._places = PLACE * place
+            self._places = PLACE * (np.arange(num_envs) - self._first[self._link])
             agents = self._indices[self._link] + self._places
             self.batch.disturbance = Disturbance(agents, self.config)
         self._autoreset = autoreset

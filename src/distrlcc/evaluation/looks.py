@@ -42,11 +42,7 @@ _LEARNED = (
     ("#7B3FA0", "#c79be6", "*"),
     ("#8A4B08", "#d39a5c", "p"),
 )
-_OTHERS = (
-    ("#5C7F8A", "#93b5bf", "<"),
-    ("#6B8E23", "#a9cc5f", ">"),
-    ("#8B5A83", "#c493bc", "o"),
-)
+_OTHERS = (("#5C7F8A", "#93b5bf", "<"), ("#6B8E23", "#a9cc5f", ">"), ("#8B5A83", "#c493bc", "o"))
 
 
 def looks(schemes: Iterable[tuple[str, bool]]) -> dict[str, Look]:

@@ -157,8 +157,7 @@ class Summary:
 
     def best_policy(self) -> SchemeSummary | None:
         """Return the policy that ranks first; None: no policy has a run that counts."""
-        ranked = self.ranking()
-        return next((s for s in self.schemes if s.learned and s.scheme in ranked), None)
+        return next((s for s in self.schemes if s.learned and s.scheme in self.ranking()), None)
 
     def answer(self) -> str:
         """Return whether the best policy is better than the best scheme, and on how many links."""

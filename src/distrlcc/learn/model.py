@@ -100,8 +100,7 @@ class Learner(ABC):
         if counts[0] == 0.0 or not self.config.normalize_observations:
             return
         mean = self.normalizer.mean + first / counts
-        m2 = np.maximum(second - first**2 / counts, 0.0)
-        self.normalizer.merge(float(counts[0]), mean, m2)
+        self.normalizer.merge(float(counts[0]), mean, np.maximum(second - first**2 / counts, 0.0))
 
     def imitate(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Compare what the policy does with an expert's actions, at each of ``[L, B]`` steps.

@@ -73,8 +73,7 @@ class PPO(Learner):
         # is there in training alone, and adds nothing at first.
         self._privileged: nn.Sequential | None = None
         if config.privileged_critic:
-            inputs = spec.observation_size + 1 + len(TRUTH)
-            widths = inputs, _PRIVILEGED_WIDTH, _PRIVILEGED_WIDTH, 1
+            widths = spec.observation_size + 1 + len(TRUTH), _PRIVILEGED_WIDTH, _PRIVILEGED_WIDTH, 1
             self._privileged = dense(widths, nn.ReLU, seed)
             nn.init.zeros_([*self._privileged.parameters()][-2])
         beside = [] if self._privileged is None else [self._privileged]

@@ -31,8 +31,7 @@ class Scale:
 
     def begin(self) -> float:
         """Begin an update with the ranks that there are; return the learning rate's factor."""
-        step = (self.batches - 1) / self._warm_up
-        self.ranks = min(float(self.batches), self.ranks + step)
+        self.ranks = min(float(self.batches), self.ranks + (self.batches - 1) / self._warm_up)
         return self.factor
 
     @property

@@ -116,8 +116,5 @@ CONNECTION = _struct(
     ("<i8", "buffer", 2 * MAX_ROWS + MAX_COLUMNS),
 )
 TRIAL_TYPE = _struct(
-    ("<u4", "mode unused"),
-    ("<i8", "draw"),
-    (ACKED, "ack"),
-    (CONNECTION, "connection"),
+    ("<u4", "mode unused"), ("<i8", "draw"), (ACKED, "ack"), (CONNECTION, "connection")
 )
