@@ -24,8 +24,11 @@ from distrlcc.data.writer import Episode
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
+from distrlcc.learn.config import ImitationConfig
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.collect_data import CollectConfig, ExpertRounds
+from distrlcc.runs.imitation import SequenceSource
+from distrlcc.runs.run_config import ImitateConfig
 from distrlcc.runs.source import data_env
 from tests.hosts import rank_processes, wait_until
 from tests.parallel.commands import rows, saved, updates
@@ -87,6 +90,15 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "oracle"
     _collect(out, *EPISODES)
     return out
+
+
+def test_of_a_single_episode_none_is_held_out_and_a_line_says_so(tmp_path: Path) -> None:
+    _collect(tmp_path / "one", "--episodes", 1, "--set", *SHORT)
+    data = StoredData(tmp_path / "one")
+    config = ImitateConfig(env=data_env(data))
+    with pytest.warns(UserWarning, match="has one episode: none is held out"):
+        SequenceSource(config, data)
+    SequenceSource(replace(config, imitation=ImitationConfig(validation_share=0.0)), data)
 
 
 def test_labels_are_the_environments_and_actions_were_taken(oracle: Path) -> None:

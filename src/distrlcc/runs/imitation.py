@@ -1,5 +1,6 @@
 """Imitation from a data set: the `Source` of its epochs, and a run of it."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ class SequenceSource(Source):
         order = np.argsort(draws, kind="stable")
         share = section.validation_share
         held = min(round(share * count) or int(share > 0), count - 1)
+        if share and not held:
+            warnings.warn("the data set has one episode: none is held out", stacklevel=2)
         validation, episodes = np.sort(order[:held]), np.sort(order[held:])
         # Train on short sequences.
         burn_in = section.burn_in if recurrent else 0
