@@ -26,7 +26,7 @@ from distrlcc.evaluation.runner import evaluate as run_links
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series, shown
 from distrlcc.evaluation.summary import summarise
 from distrlcc.extras import naming_extras, require
-from distrlcc.plugins import having
+from distrlcc.plugins import having, short
 from distrlcc.policy.spec import DEFAULT, PolicySpec
 from distrlcc.runs.metrics_log import Follower
 from distrlcc.runs.options import GroupOptions, Node, RunOptions
@@ -34,7 +34,7 @@ from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.trackers import Trackers
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
-from distrlcc.sim.simulator import Simulator
+from distrlcc.sim.simulator import BROKEN, Simulator
 from distrlcc.sim.suites import load_suite, trace_suite
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
@@ -501,6 +501,8 @@ def simulate(
     rows = []
     for step in np.diff(np.rint(1e6 * ends), prepend=0.0).astype(int).tolist():
         simulator.advance(step)
+        for k in simulator.broken():
+            raise ConfigError(f"flow {k}, {short(flows[k].scheme)}: {BROKEN}; mend it")
         stats = simulator.stats()
         rtt = 1e3 * stats.rtt_sum / np.where(stats.acked > 0, stats.acked, np.nan)
         rate = stats.acked / stats.duration * 8e-6 * PACKET_BYTES

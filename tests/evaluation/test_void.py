@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from distrlcc.cli.main import main
+from distrlcc.errors import ConfigError
 from distrlcc.evaluation import emulated, scorecard
 from distrlcc.evaluation.contender import contender_from_scheme
 from distrlcc.evaluation.emulated import busy
 from distrlcc.evaluation.report import ReportInfo, render, write_report
-from distrlcc.evaluation.runner import BROKEN
 from distrlcc.evaluation.scorecard import BESIDE, RECOVERY, TOGETHER, Benchmark, score
 from distrlcc.evaluation.scores import (
     DISPLAY_NAMES,
@@ -26,10 +26,12 @@ from distrlcc.evaluation.scores import (
     shown,
 )
 from distrlcc.evaluation.summary import summarise
-from distrlcc.library import evaluate
+from distrlcc.library import evaluate, simulate
 from distrlcc.policy.policy_file import save_policy
 from distrlcc.recipes.result_row import ResultRow
 from distrlcc.recipes.results_page import results_page
+from distrlcc.sim.scenario import Link
+from distrlcc.sim.simulator import BROKEN
 from tests.evaluation.made import make_policy, make_scores, make_series, with_figures
 
 INFO = ReportInfo("random", "distrlcc evaluate one", {})
@@ -187,6 +189,12 @@ def test_a_scheme_that_breaks_is_void_in_each_command(
     card = score([contender_from_scheme(sender), contender_from_scheme("reno")], suites)
     assert len(card.void) == len(suites)
     assert all(np.isnan(line.found[0].mean) for line in card.lines)
+    # There are no figures of it in Python, and no data set.
+    with pytest.raises(ConfigError, match=f"flow 0, {sender}: {BROKEN}"):
+        simulate(Link(12.0), sender, seconds=2.0)
+    assert main(["collect", sender, "--episodes", "1", "--out", "data"]) == 2
+    assert f"expert {sender}: {BROKEN}" in capsys.readouterr().err
+    assert not Path("data").exists()
     monkeypatch.setattr(scorecard, "BENCHMARKS", suites[:1])
     assert main(["evaluate", sender, "--against", "reno", "--scorecard"]) == 1
     with pytest.warns(UserWarning, match="2 runs do not count"):

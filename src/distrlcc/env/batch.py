@@ -22,11 +22,11 @@ from distrlcc.env.observations import OBSERVATIONS, noise_held
 from distrlcc.env.rewards import REWARDS, LinkView, preferred, with_fairness, with_window
 from distrlcc.env.truth import Truth
 from distrlcc.errors import ConfigError
-from distrlcc.plugins import lent, shaped
+from distrlcc.plugins import lent, shaped, short
 from distrlcc.sim import acks
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import JITTERS, Flow, Link, Scenario
-from distrlcc.sim.simulator import Simulator
+from distrlcc.sim.simulator import BROKEN, Simulator
 from distrlcc.sim.suites import mean_rate_mbps, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
 
@@ -65,8 +65,7 @@ class AgentBatch(ABC):
         held = noise_held(config.observation) if config.outside else 0.0
         self.windows = WindowControl(n, config.pacing, config.guard, held)
         """Between the agents' choices and what their flows hold."""
-        self.mean_rate = np.ones(n)
-        self.base_rtt = np.ones(n)
+        self.mean_rate, self.base_rtt = np.ones((2, n))
         self.truth = Truth(n)
         self._searched = np.zeros(n)  # the links' best constant windows; 0: not searched for
 
@@ -479,6 +478,8 @@ class DemonstrationBatch(LinkBatch):
 
     def stats(self) -> IntervalStats:
         """Return what the flows saw, with the windows and rates that agents would hold."""
+        if len(self.simulator.broken()):
+            raise ConfigError(f"expert {short(self._scheme)}: {BROKEN}; mend it")
         stats = super().stats()
         stats.cwnd, stats.pacing_rate = self._held.copy()
         return stats

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.control.schemes import LEDBAT
 from distrlcc.control.state import CWND, PACING
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.rewards import LinkView
@@ -22,6 +21,7 @@ from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucke
 from distrlcc.plugins import blame
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Scenario
+from distrlcc.sim.simulator import BROKEN
 from distrlcc.sim.suites import check_agents, digest, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray, IntervalStats
 
@@ -30,7 +30,6 @@ Indices = NDArray[np.int64]
 WARMUP_S = 1.0
 STRETCH_S = 60.0
 SCHEME_STEP_MS = 50.0  # a step that decides nothing: schemes act on each acknowledgement
-BROKEN = "a user's scheme raised, or set a window or rate out of bounds, and sends no more"
 _MOST_RUNS = 1024  # runs in one call; more take memory and no less time
 LEAST_SECONDS = 0.1  # how long a flow sends at least that is measured
 MBIT = 8e-6 * PACKET_BYTES  # Mbit of a packet
@@ -157,10 +156,7 @@ def simulate(
                 raise
             broken[:] = [why] * len(broken)
             return
-        # The window of such a scheme is 0 from then on, or until its next timeout.
-        flows, windows = batch.simulator.flows, batch.simulator.control[:, CWND]
-        theirs = (flows[:, col.SCHEME] > LEDBAT) & (flows[:, col.STARTED] > 0)
-        for flow in np.flatnonzero((theirs & (windows == 0)) | np.isnan(windows)):
+        for flow in batch.simulator.broken():
             broken[flow // batch.n_flows] = BROKEN
         before, now = now, np.where(over, ends, batch.simulator.links[:, col.NOW])
         yield before, now

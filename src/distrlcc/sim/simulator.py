@@ -24,6 +24,7 @@ from distrlcc.transport.recovery import NEVER_LATE
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
 
 IntArray = NDArray[np.int64]
+BROKEN = "a user's scheme raised, or set a window or rate out of bounds, and sends no more"
 
 _STEP = 10_000_000
 _MILLISECOND = 1_000_000
@@ -324,6 +325,12 @@ class Simulator:
         new_places = new + (counts & (2 * mask + 1)) * col.QUEUED + columns
         self.queues[new_places] = self.queues[old_places]
         row[col.QUEUE_RING_START], row[col.QUEUE_MASK] = new, 2 * mask + 1
+
+    def broken(self) -> IntArray:
+        """Return the flows whose scheme is `BROKEN`: the window is 0, or was until a timeout."""
+        windows = self.control[:, CWND]
+        theirs = (self.flows[:, col.SCHEME] > LEDBAT) & (self.flows[:, col.STARTED] > 0)
+        return np.flatnonzero((theirs & (windows == 0)) | np.isnan(windows))
 
     def stats(self, which: IntArray | None = None) -> IntervalStats:
         """Return what flows saw in the newest step: those named, or all ``[N * K]``."""
