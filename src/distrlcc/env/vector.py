@@ -157,9 +157,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
             for index in range(suite.held_out if suite.most_flows > 1 else 1):
                 check_agents(suite.scenario(split, index), self.agents)
         # The links' batch, and the spaces it makes.
-        self._with_labels = with_labels
-        self._with_outcomes, self._with_parts = with_outcomes, with_parts
-        self._with_truth = with_truth
+        self._with_labels, self._with_outcomes = with_labels, with_outcomes
+        self._with_parts, self._with_truth = with_parts, with_truth
         self.batch = self._build_batch(expert)
         size = self.batch.observation_size
         self.single_observation_space = Box(-BOUND, BOUND, (size,), np.float32)
@@ -202,8 +201,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._keys, self._numbers = np.full(links, key), self._indices.copy()
         # Of links; the rest is of agents.
         self._episodes = np.zeros(links, np.int64)
-        self._ends = np.zeros(links)
-        self._time = np.zeros(links)
+        self._ends, self._time = np.zeros((2, links))
         self._sums = np.zeros((num_envs, 6))
         self._waits = True  # whether only `reset` goes on
 

@@ -83,8 +83,7 @@ class Restorer:
     def __init__(self, config: AlarmConfig, learner: PPO) -> None:
         self._config, self._learner = config, learner
         self._good = self._newest = learner.shared_state()
-        self._in_a_row = 0
-        self._rests_until = 0
+        self._in_a_row = self._rests_until = 0
         self.restores = 0  # how often the learner was restored in this run
 
     def watch(self, alarm: CollapseAlarm, update: int) -> str | None:

@@ -118,14 +118,12 @@ class Collector:
         first: int = getattr(env, "first_index", 0)
         self._indices = np.arange(first, first + count)
         self._rows = np.arange(count)
-        self._step = 0
-        self._started = False
+        self._step, self._started = 0, False
         self._obs = np.zeros((count, spec.observation_size), np.float32)
         self._labels = spec.no_actions(count)
         self._starts = np.ones(count, np.bool_)
-        self._silent = np.zeros(count, np.int64)  # steps at the minimum
+        self._silent, self._age = np.zeros((2, count), np.int64)  # steps at the minimum, and all
         self._active: NDArray[np.bool_] | None = None  # None: every row always
-        self._age = np.zeros(count, np.int64)
         self._state = np.zeros(spec.state_shape(count), np.float32)
         self._truth = np.zeros((count, 0), np.float32)  # nothing is known before the first step
 

@@ -52,8 +52,7 @@ class RunDirectory:
         self.storage: Storage | None = None  # where its durable copy goes
         self._keeper: StorageKeeper | None = None
         self._config = config
-        env = getattr(config, "env", None)
-        self._links = {} if env is None else written(env.suites)
+        self._links = written(config.env.suites) if hasattr(config, "env") else {}
         self._lock: TextIO | None = None
         self._run = ""
         self._leadership: Leadership | None = None

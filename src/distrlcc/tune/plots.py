@@ -120,6 +120,4 @@ def population_page(
 
 def _shown(report: Report | None, key: str) -> float:
     """Return a report's value of a key, or its score; NaN if missing or not to be drawn."""
-    if report is None:
-        return np.nan
-    return float(report.values[key]) if key else report.score
+    return np.nan if report is None else float(report.values[key]) if key else report.score
