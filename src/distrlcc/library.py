@@ -179,6 +179,7 @@ class Callbacks(Protocol):
 
     def on_begin(self, config: Mapping[str, Any]) -> None:
         """Take the run's configuration by key, as ``{"ppo.lr": 0.001, …}``."""
+        return
 
     def on_update(self, metrics: Mapping[str, Any]) -> bool | None:
         """Take an update's metrics, as a line of metrics.jsonl has them; ``steps`` among them."""
@@ -190,9 +191,11 @@ class Callbacks(Protocol):
 
     def on_end(self, policy: Policy) -> None:
         """Take the run's best policy."""
+        return
 
     def on_stop(self) -> None:
         """Hear that a signal or an error ended the training; `on_end` is not called then."""
+        return
 
 
 _HEARS = "on_begin on_update on_score on_end on_stop"

@@ -97,10 +97,8 @@ class PPO(Learner):
 
         # One exchange of all that ranks must agree on before the first minibatch.
         wide = advantages.astype(np.float64)
-        ratios = returns.rho, returns.clipped
-        lag = [_active(each, idle).sum(dtype=np.float64) for each in ratios]
-        fits = returns.targets, returns.residuals
-        fit = (_active(each, idle).astype(np.float64) for each in fits)
+        lag = [_active(x, idle).sum(dtype=np.float64) for x in (returns.rho, returns.clipped)]
+        fit = (_active(x, idle).astype(np.float64) for x in (returns.targets, returns.residuals))
         spread = [s for each in fit for s in (each.sum(), np.square(each).sum())]
         sums = [rollout.samples, rollout.count, wide.sum(), np.square(wide).sum(), *spread, *lag]
         moments = self.moments(_active(rollout.obs[: rollout.steps], idle))

@@ -203,8 +203,7 @@ class RunDirectory:
                     for links, digest in state.pop(_LINKS, {}).items():
                         if self._links.get(links, digest) != digest:
                             raise CheckpointError(
-                                f"the {links} have changed since {path} was saved; put them back, "
-                                "or begin anew from its policy (the key start_from)"
+                                f"the {links} have changed since {path}; put them back"
                             )
                     if damage is not None:
                         note(f"warning: {damage}; going on from {path}, which is older")
