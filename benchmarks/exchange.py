@@ -170,7 +170,7 @@ def on_hosts(count: int, mbit: float, function: Callable[..., Any], *words: Any)
                 ready = wait([pipe for pipe in pipes if pipe not in found], _PATIENCE)
                 if not ready:
                     raise GroupError(f"measuring between {count} hosts did not end")
-                found |= {pipe: pipe.recv() for pipe in ready}
+                found |= {pipe: pipe.recv() for pipe in pipes if pipe in ready}
             return [found[pipe] for pipe in pipes]
         except EOFError:
             raise GroupError(f"measuring between {count} hosts failed") from None

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from distrlcc.cli.main import GROUPS, SECTIONS, about, find
 from distrlcc.errors import foreign_names
@@ -90,7 +90,7 @@ def _tables(
 ) -> Iterator[str]:
     """Yield a class's table, and those of its sections; a ``value`` has defaults of its own."""
     meanings, rows = _meanings(kind), list[str]()
-    sections = dict[str, tuple[type, object]]()
+    sections = dict[str, tuple[Any, object]]()
     hints = get_type_hints(kind)
     for field in fields(kind):
         key, hint = f"{prefix}{field.name}", hints[field.name]
