@@ -1,16 +1,15 @@
 """File systems by URL, as pyarrow and fsspec reach them; each call has a limit of time."""
 
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from distrlcc.errors import ConfigError, DistrlccError, OutputError
 from distrlcc.files import require_writable, write_atomically
-from distrlcc.limits import limits
+from distrlcc.limits import begin, limits
 
 T = TypeVar("T")
 
@@ -57,16 +56,7 @@ def within(call: Callable[[], T], size: int = 0) -> T:
     A read by pyarrow heeds no time limit, and a network mount that hangs heeds none at all. The
     call's thread then stays behind.
     """
-    future: Future[T] = Future()
-    seconds = limits().stall + size / _BYTES_PER_SECOND
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="storage call", daemon=True).start()
+    seconds, future = limits().stall + size / _BYTES_PER_SECOND, begin(call)
     if not wait([future], seconds).done:
         raise TimeoutError(f"no answer within {seconds:.0f} s")
     return future.result()

@@ -7,13 +7,17 @@ used. docs/limits.md says what each limit is for.
 
 import os
 import socket
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from threading import Thread
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, TypeVar
 
 from distrlcc.errors import ConfigError, listed, unknown_name
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,31 @@ def _read(text: str) -> Limits:
     return replace(Limits(), **chosen)
 
 
+def wait_until(done: Callable[[], object], seconds: float) -> bool:
+    """Ask at every tick until something is done, for some s at most; say whether it is."""
+    deadline = monotonic() + seconds
+    while not (over := done()) and monotonic() < deadline:
+        sleep(limits().tick)
+    return bool(over)
+
+
+def begin(call: Callable[[], T]) -> Future[T]:
+    """Call in a thread of its own, which may be left behind; return the future of its result."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future
+
+
 def look_up(host: str, port: int | None, seconds: float, **more: int) -> list[Any]:
     """Return what ``socket.getaddrinfo`` finds in time, s; the resolver may take longer."""
-    found = Future[list[Any]]()
-
-    def ask() -> None:
-        try:
-            found.set_result(socket.getaddrinfo(host, port, **more))
-        except Exception as error:
-            found.set_exception(error)
-
-    Thread(target=ask, daemon=True).start()
     try:
-        return found.result(seconds)
+        return begin(lambda: socket.getaddrinfo(host, port, **more)).result(seconds)
     except TimeoutError:
         raise TimeoutError(f"no server of names has answered for {seconds:g} s") from None

@@ -1,15 +1,14 @@
 """The engine on torch RPC (TensorPipe): a static group, whose members may only leave.
 
-RPC is pickle without authentication: any process that reaches a worker's port can run code there.
-So all ports are on loopback, and other machines' members come through `distrlcc.parallel.tunnel`. A
-worker that was started again has no name here, and no new one can join: use the Ray engine then.
+RPC is pickle without authentication: all ports are on loopback, and other machines' members come
+through `distrlcc.parallel.tunnel`. A worker that was started again has no name here.
 """
 
 import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.distributed import rpc
 from distrlcc.actors.admission import Admission
 from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
 from distrlcc.errors import GroupError
-from distrlcc.limits import limits
+from distrlcc.limits import begin, limits
 from distrlcc.parallel.gate import Gate, TunnelStore
 from distrlcc.parallel.interface import LOOPBACK, interface_towards
 from distrlcc.parallel.rank_spec import RankSpec
@@ -51,22 +50,15 @@ def _open_rpc(spec: RankSpec, admission: Admission) -> None:
         _transports=["uv"],  # on the interface, on one machine too
         _channels=[],  # tensors' own connections; we send none, and no tunnel would know them
     )
-    failures: list[str] = []
-
-    def join() -> None:
-        try:
-            rpc.init_rpc(f"member{rank}", rank=rank, world_size=size, rpc_backend_options=options)
-        except RuntimeError as error:
-            failures.append(str(error).splitlines()[0])
-
+    more = {"rank": rank, "world_size": size, "rpc_backend_options": options}
     # Torch waits forever for a member that has just died, and cannot be interrupted.
-    thread = threading.Thread(target=join, name="joining RPC", daemon=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a Backend used as a ProcessGroup: torch's own
-        thread.start()
-        thread.join(seconds)
-    if thread.is_alive() or failures:
-        reason = failures[0] if failures else f"not all came within {seconds:.0f} s"
+        joined = begin(lambda: rpc.init_rpc(f"member{rank}", **more))
+        late = wait([joined], seconds).not_done
+    if late or joined.exception():
+        reason = f"not all came within {seconds:.0f} s"
+        reason = reason if late else str(joined.exception()).splitlines()[0]
         raise GroupError(
             f"the RPC group of {size} could not be formed over {interface}: {reason}; start the "
             "nodes again"

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from distrlcc.cluster import session, state
 from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, MARK, Node
 from distrlcc.errors import ConfigError, DistrlccError, GroupError, NoGroupError
-from distrlcc.limits import limits
+from distrlcc.limits import limits, wait_until
 from distrlcc.parallel.admission import TOKEN, checked_token, own_token
 from distrlcc.parallel.interface import (
     Interface,
@@ -42,11 +42,10 @@ _OF_OTHERS = {TOKEN, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "
 
 
 def health() -> dict[str, str]:
-    """Return Ray's variables by which a cluster gives up a machine.
+    """Return Ray's variables by which a cluster gives up a machine, after `Limits.stall`, 5 checks.
 
-    The head does so after five checks without an answer, `Limits.stall` together. A machine notices
-    after half of that that its head does not answer, and ends Ray after another three quarters.
-    Ray's defaults take 67 s there, and several minutes here.
+    A machine notices after half of that that its head does not answer, and ends Ray after another
+    three quarters. Ray's defaults take 67 s there, and several minutes here.
     """
     stall = limits().stall
     return {
@@ -145,10 +144,7 @@ def rejoin() -> None:
 
 
 def stop() -> Node | None:
-    """End and return what was started here, None if a killed cluster's processes were left.
-
-    Raises GroupError if nothing was started, or it does not end.
-    """
+    """End and return what was started here; None: a killed cluster's rest; GroupError: cannot."""
     node = state.read_state()
     if not marked(_mark()):
         state.write_state(None)
@@ -159,9 +155,7 @@ def stop() -> Node | None:
         if node.rejoiner is not None:
             node.rejoiner.signal(signal.SIGKILL)
         node.process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + limits().stop
-        while node.process.alive() and time.monotonic() < deadline:
-            time.sleep(limits().tick)
+        wait_until(lambda: not node.process.alive(), limits().stop)
     # Then whatever is left of it is killed.
     if remaining := _kill_rest():
         numbers = ", ".join(str(process.pid) for process in remaining)

@@ -1,21 +1,19 @@
-"""Admission to a group, the same in both topologies.
+"""Admission to a group: slot 0 publishes what all must share, and the others compare.
 
-Only a process with the token (`DISTRLCC_TOKEN`) reaches the master's store from another machine;
-see `distrlcc.parallel.tunnel`. Slot 0 publishes there what all must share, and every other process
-compares it with its own before it takes part.
+Only who has the token reaches the master's store from elsewhere; see `distrlcc.parallel.tunnel`.
 """
 
 import json
 import os
 import uuid
 from collections.abc import Collection, Mapping
-from time import monotonic, sleep
+from time import monotonic
 from typing import Annotated, Any
 
 import msgspec
 
 from distrlcc.errors import ConfigError, NoGroupError, reading
-from distrlcc.limits import limits
+from distrlcc.limits import wait_until
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity
 from distrlcc.runs.stopper import Stopper
@@ -85,6 +83,5 @@ def receive(store: Any, spec: RankSpec, key: str, *, extra: float = 0.0) -> byte
 
 def missing(store: Any, keys: Collection[str], deadline: float) -> list[str]:
     """Wait until all keys are in the store, or a user's signal; return those that are not."""
-    while not (here := store.check(list(keys))) and monotonic() < deadline and not Stopper.newest:
-        sleep(limits().tick)
-    return [] if here else [key for key in keys if not store.check([key])]
+    wait_until(lambda: store.check(list(keys)) or Stopper.newest, deadline - monotonic())
+    return [key for key in keys if not store.check([key])]

@@ -1,22 +1,20 @@
 """Starts a program on other machines by SSH: OpenSSH's client, with its user's configuration.
 
-The program reads the token from its standard input, and ends when that closes: with the connection,
-or with the process that made it.
+The program reads the token from its standard input, and ends when that closes.
 """
 
 import os
 import re
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 from threading import Thread
 
 from distrlcc.errors import ConfigError, NoGroupError, printable, reading
-from distrlcc.limits import limits
+from distrlcc.limits import limits, wait_until
 from distrlcc.parallel.admission import TOKEN
 
 SSH = "DISTRLCC_SSH"
@@ -118,10 +116,14 @@ def started(hosts: Sequence[str], program: str, words: Sequence[Sequence[str]]) 
     lacks it or cannot be reached without a question.
     """
     remotes = list[_Remote]()
+
+    def ended() -> bool:
+        return not any(remote.is_alive() for remote in remotes)
+
     try:
         for host, each in zip(hosts, words, strict=True):
             remotes.append(_Remote(host, program, each))
-        _wait(limits().start, lambda: all(r.ready or not r.is_alive() for r in remotes))
+        wait_until(lambda: all(r.ready or not r.is_alive() for r in remotes), limits().start)
         if failed := [f"{each.host} ({each.said})" for each in remotes if not each.ready]:
             raise NoGroupError(
                 f"not started on {', '.join(failed)}, so nowhere: 'ssh HOST' must work without a "
@@ -130,17 +132,11 @@ def started(hosts: Sequence[str], program: str, words: Sequence[Sequence[str]]) 
         for remote in remotes:
             remote.tell(os.environ.get(TOKEN, ""))
         yield
-        _wait(limits().stop, lambda: not any(remote.is_alive() for remote in remotes))
+        wait_until(ended, limits().stop)
     finally:
         for remote in remotes:
             remote.tell(None)
-        _wait(limits().stop + limits().call, lambda: not any(r.is_alive() for r in remotes))
+        wait_until(ended, limits().stop + limits().call)
         for remote in remotes:
             remote.process.kill()
             remote.join(limits().kill)
-
-
-def _wait(seconds: float, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
-        time.sleep(limits().tick)

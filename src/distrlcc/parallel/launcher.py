@@ -1,8 +1,7 @@
 """Starts a machine's processes, watches them, and ends them with itself.
 
-Each process calls ``target(spec, job)`` and sends back what it returns. Where the run is elastic,
-the others go on without a process that dies; otherwise all end with it. Either may be started again
-a number of times: the process alone, or all from the last checkpoint.
+Each calls ``target(spec, job)`` and sends back what it returns. If the run is elastic, the others
+go on without one that dies; else all end. Some or all may be started again.
 """
 
 import gc
@@ -22,7 +21,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError, warn_in_lines
-from distrlcc.limits import limits
+from distrlcc.limits import limits, wait_until
 from distrlcc.parallel.admission import own_token
 from distrlcc.parallel.gate import Tunnel
 from distrlcc.parallel.interface import resolve
@@ -329,25 +328,21 @@ def _own_fault(failure: DistrlccError) -> bool:
 def _death_of_server() -> str:
     """Return how the fork server, whose processes die with it, was killed; empty if it lives."""
     server: Any = forkserver._forkserver
-    pid, deadline = server._forkserver_pid, time.monotonic() + limits().kill
-    while time.monotonic() < deadline:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is not None:
-            how = "crashed"
-            if found.si_code != os.CLD_EXITED:
-                how = f"was killed by {signal.Signals(found.si_status).name}"
-            return (
-                f"the fork server (process {pid}) {how}, and all processes of this machine with it"
-            )
-        time.sleep(limits().tick)
-    return ""
+    which = os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
+    wait_until(lambda: os.waitid(*which), limits().kill)
+    if (found := os.waitid(*which)) is None:
+        return ""
+    how = "crashed"
+    if found.si_code != os.CLD_EXITED:
+        how = f"was killed by {signal.Signals(found.si_status).name}"
+    who = f"the fork server (process {found.si_pid})"
+    return f"{who} {how}, and all processes of this machine with it"
 
 
 def _die_with_launcher() -> None:
-    """Let the system kill this process when its launcher dies.
+    """Let the system kill this process, a child of the fork server's, when its launcher dies.
 
-    It is the child of the launcher's fork server, which ends when the launcher is gone, once none
-    of its processes holds the server's life line.
+    That server ends when the launcher is gone, once none of its processes holds its life line.
     """
     from distrlcc.parallel.fork_server import PID  # noqa: PLC0415 - it is for the server's forks
 

@@ -6,7 +6,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distrlcc.errors import DistrlccError, GroupError, NoGroupError
-from distrlcc.limits import limits
+from distrlcc.limits import begin, limits, wait_until
 from distrlcc.parallel.admission import guard
 from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
 from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_loopback, listen, resolve
@@ -33,11 +33,10 @@ class Master:
     def __init__(
         self, address: str, port: int, *, lighthouse: bool = True, token: str = ""
     ) -> None:
-        """Listen; port 0 takes any.
+        """Listen; port 0 takes any. At an address that others reach only a tunnel does, by token.
 
-        At an address that others reach, only a tunnel listens, for processes with the token. Raises
-        ConfigError if no interface has the address, or the token is missing or too short;
-        GroupError if another machine has the address, or the port is taken.
+        ConfigError: no such interface, or no fit token; GroupError: not our address, or a taken
+        port.
         """
         # Serve the store on loopback, at the given port if that is where members look for it.
         own = resolve(address)
@@ -135,11 +134,7 @@ def master_needed(spec: RankSpec) -> Iterator[None]:
 
 
 def connect(spec: RankSpec, wait: float) -> Any:
-    """Return a client of the master's store, once something listens there; try ``wait`` seconds.
-
-    Raises ConfigError and GroupError as `reach` does; GroupError, too, if something else listens
-    there.
-    """
+    """Return a client of the master's store; raises as `reach`, or GroupError: it is none."""
     address, port = reach(spec, "store", wait)
     try:
         return open_store(address, port, limits().call)
@@ -150,19 +145,9 @@ def connect(spec: RankSpec, wait: float) -> Any:
 def open_store(address: str, port: int, seconds: float, *, serves: bool = False) -> Any:
     """Return a store's client, or its server, whose calls wait for some s; raises RuntimeError."""
     # Open it in a thread: a server of another kind may let torch wait forever.
-    opened: Future[Any] = Future()
-    limit = timedelta(seconds=seconds)
-
-    def ask() -> None:
-        try:
-            store = TCPStore(address, port, is_master=serves, wait_for_workers=False, timeout=limit)
-            opened.set_result(store)
-        except RuntimeError as error:
-            opened.set_exception(error)
-
     before = sockets_to(port)
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
+    more = {"wait_for_workers": False, "timeout": timedelta(seconds=seconds)}
+    opened = begin(lambda: TCPStore(address, port, is_master=serves, **more))
     try:
         return opened.result(seconds + limits().call)
     except TimeoutError:
@@ -170,7 +155,7 @@ def open_store(address: str, port: int, seconds: float, *, serves: bool = False)
         for number in sockets_to(port) - before:
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as line:
                 line.shutdown(socket.SHUT_RDWR)
-        thread.join(limits().call)
+        wait([opened], limits().call)
         waited = seconds + limits().call
         raise RuntimeError(f"or it stands still: no answer for {waited:g} s") from None
 
@@ -191,12 +176,9 @@ def sockets_to(port: int) -> set[int]:
 def wait_for_attempt(spec: RankSpec, least: int) -> int:
     """Return a run's attempt once it is at least ``least``; raises GroupError if that fails."""
     store = connect(spec, spec.join_seconds)
-    deadline = time.monotonic() + spec.join_seconds
     with master_needed(spec):
-        while time.monotonic() < deadline:
-            if (attempt := newest_attempt(store)) >= least:
-                return attempt
-            time.sleep(limits().tick)
+        if wait_until(lambda: newest_attempt(store) >= least, spec.join_seconds):
+            return newest_attempt(store)
     raise GroupError(
         f"the master at {spec.address}:{spec.port} did not start the run again within "
         f"{spec.join_seconds:.0f} s"
