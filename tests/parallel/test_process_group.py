@@ -282,7 +282,7 @@ def test_a_leader_that_was_replaced_hears_of_it(monkeypatch: pytest.MonkeyPatch)
         assert group.still_leads()
         master.close()  # who is cut off saves what it has: the folder and the storage have epochs
         assert group.still_leads()
-        group.rank = 1  # as all have agreed a moment ago
+        group.leads = False  # as all have agreed a moment ago
         assert not group.still_leads()
 
 

@@ -44,7 +44,7 @@ class Group:
     def agree(self, leader: Rank) -> None:
         if self.leader is not leader:
             self.leader, self.epoch = leader, self.epoch + 1
-            leader.newest_epoch = self.epoch
+            leader.epoch = self.epoch
 
 
 class State:
@@ -73,8 +73,8 @@ class Rank(Leader):
     """A rank with its recorder; the group says whether it leads."""
 
     def __init__(self, group: Group, out: Path) -> None:
-        self._group, self._out = group, out
-        self.newest_epoch, self.knows = 0, False
+        self._group, self._out, self.size = group, out, 2
+        self.epoch, self.leads = 0, False
         self.state: Any = State()
         self.recorder = Recorder(self.state, self, self._open, shared_only=True)  # type: ignore[arg-type]
 
@@ -86,19 +86,7 @@ class Rank(Leader):
         return run, shown
 
     @property
-    def size(self) -> int:
-        return 2
-
-    @property
-    def leads(self) -> bool:
-        return self.knows
-
-    @property
-    def epoch(self) -> int:
-        return self.newest_epoch
-
-    @property
-    def key(self) -> str:
+    def key(self) -> str:  # type: ignore[override]
         return f"group {self._group.epoch}"
 
     def still_leads(self) -> bool:
@@ -125,14 +113,14 @@ class Ranks:
         """Let the others and their leader agree, which writes what its predecessor has not."""
         self.group.agree(leader)
         for rank in (leader, *others):
-            rank.knows = rank is leader
+            rank.leads = rank is leader
             rank.recorder.lead()
 
     def update(self, *ranks: Rank) -> None:
         """Make an update: confirm rows, and let each rank record, rank 0 last."""
-        (leader,) = (rank for rank in ranks if rank.knows)
+        (leader,) = (rank for rank in ranks if rank.leads)
         saved = leader.recorder.saved[0]
-        for rank in sorted(ranks, key=lambda rank: rank.knows):
+        for rank in sorted(ranks, key=lambda rank: rank.leads):
             rank.recorder.confirm(saved)
             rank.state.counters.update += 1
             rank.recorder.record({"loss": float(rank.state.counters.update)})

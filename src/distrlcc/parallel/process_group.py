@@ -1,9 +1,8 @@
 """The process group: the one context that joins, agrees, exchanges and leaves.
 
-Except for the store nothing else touches torch.distributed. Once per update the members form a
-quorum. It drops a process that died, froze or was cut off, admits one that joined, and builds the
-group anew if it changed. Between two quorums every collective has a short time limit. One that
-fails raises `PeerLostError`, and the update is done again with the next quorum.
+Once per update the members form a quorum, without those that died, froze or were cut off and with
+those that joined, and build the group anew if it changed. Each collective between has a short
+limit; where one fails, `PeerLostError`, the update is done again with the next quorum.
 """
 
 import hashlib
@@ -83,42 +82,22 @@ class ProcessGroup:
     """A member of a group; also the `distrlcc.learn.learner.Reducer` of its learner."""
 
     def __init__(self, spec: RankSpec, identity: Mapping[str, str], run: str = "") -> None:
-        """Prepare; enter the context to join. The others receive slot 0's id of the ``run``.
-
-        Raises ConfigError if there is no such device or interface, or no route to the master.
-        """
+        """Prepare to join in the context; all get slot 0's ``run``; ConfigError: device, route."""
         self.spec, self._identity, self.run = spec, identity, run
+        self.sync_every = spec.sync_every
         self.device = checked_device(spec.device)
         self.interface = interface_towards(spec.address, spec.interface)
         if self.device.type == "cuda":
             _check_private(self.interface, named=bool(spec.interface))
-        self.rank, self.members = 0, list[Member]()
+        self.rank, self.size, self.members = 0, 0, list[Member]()
+        # See `distrlcc.runs.recorder.Leader`.
+        self.leads, self.key, self.epoch = True, "", 0
         self.exchange_seconds = 0.0  # time spent in collectives since the start, s
         self._broken, self._builds, self._rounds, self._quorum = False, 0, 0, 0
-        self._group, self._asked, self.epoch = "", 0.0, 0
+        self._asked = 0.0
         self._gate: Gate | None = None
         self._all_reduce: Callable[[Tensor], Any] = dist.all_reduce
         self._buffer = self._given = torch.zeros(0)
-
-    @property
-    def size(self) -> int:
-        """Members of the last quorum."""
-        return len(self.members)
-
-    @property
-    def sync_every(self) -> int:
-        """See `distrlcc.learn.learner.Reducer`."""
-        return self.spec.sync_every
-
-    @property
-    def key(self) -> str:
-        """See `distrlcc.runs.recorder.Leader`."""
-        return self._group.rpartition("/")[2]
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, which scores, logs and saves."""
-        return self.rank == 0
 
     # Joining and leaving
 
@@ -181,7 +160,7 @@ class ProcessGroup:
         while True:
             # Wait for all living members: which left and which joined since the last time?
             self._asked = time.clock_gettime(time.CLOCK_BOOTTIME)
-            own = {"broken": self._broken, "builds": self._builds, "group": self._group}
+            own = {"broken": self._broken, "builds": self._builds, "group": self.key}
             members = self._membership.agree(step, ready=ready, ends=ends, **own)
             before, now = ({m.name for m in some} for some in (self.members, members))
             left = tuple(member for member in self.members if member.name not in now)
@@ -207,7 +186,7 @@ class ProcessGroup:
                             f"the group cannot be built though no rank is gone: {error}"
                         ) from None
                     continue
-            self.members = members
+            self.members, self.size = members, len(members)
             # Whose weights are the newest? Of two groups that each went on alone the greater one's;
             # a newcomer does not know what was recorded.
             ranking = [
@@ -225,10 +204,11 @@ class ProcessGroup:
     def _build(self, members: list[Member]) -> None:
         # Leave the old group, and name the new one: its key is like no other's, as builds count up.
         self._tear_down()
-        self._group = ""
+        self.key = ""
         self.rank = [member.name for member in members].index(self._membership.name)
+        self.leads = self.rank == 0
         text = "/".join(f"{member.name}:{member.builds}" for member in members)
-        key = f"{self.spec.attempt}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
         with self._collective():
             if self._broken:
                 self._store = connect(self.spec, limits().call)
@@ -239,7 +219,7 @@ class ProcessGroup:
             if self.leads and not 0 < self.epoch == raise_to(self._store, self.epoch):
                 self.epoch = self._membership.quorum
                 raise_to(self._store, self.epoch)
-        self._broken, self._rounds, self._group = False, 0, key
+        self._broken, self._rounds, self.key = False, 0, key
 
     def _connect(self, key: str, size: int) -> None:
         store, cuda = self._store, self.device.type == "cuda"
@@ -382,7 +362,7 @@ class ProcessGroup:
 
     def _add(self, amount: int) -> int:
         # Without the master no rank is cut short.
-        return self._from_store(lambda store: int(store.add(f"{self._group}/rollouts", amount)), 0)
+        return self._from_store(lambda store: int(store.add(f"{self.key}/rollouts", amount)), 0)
 
 
 def _check_private(interface: Interface, *, named: bool) -> None:

@@ -39,10 +39,9 @@ class _Row(msgspec.Struct):
 
 
 class MetricsLog:
-    """The metrics of the run in a folder, or its workers' lines.
+    """The metrics of the run in a folder, or its workers' lines, which are only appended.
 
-    Lines are only appended. Figures that come later, such as an update's scores, are another line
-    of the same update: `read_metrics` joins them.
+    Later figures, such as an update's scores, are another line of it: `read_metrics` joins them.
     """
 
     def __init__(
@@ -140,20 +139,10 @@ class MetricsLog:
         return changed if crc != kept["crc"] else ""
 
     def log(self, update: int, metrics: Mapping[str, Any]) -> None:
-        """Append metrics of an update: numbers, texts or lists of them; raises OutputError.
-
-        Values that are not finite are written as null. Only numbers go to TensorBoard.
-        """
+        """Append numbers, texts or lists of an update, null if not finite; raises OutputError."""
         row = msgspec.json.encode({"update": update, **metrics}, enc_hook=lambda v: v.tolist())
         line = msgspec.json.format(row, indent=0) + b"\n"
-        try:
-            self._write(line)
-        except OutputError as error:
-            if not error.passing:
-                raise
-            time.sleep(limits().retry)
-            self._reopen()
-            self._write(line)
+        twice(lambda: self._write(line), self._reopen)
         self.newest = update
         self._steps = int(metrics.get("steps", self._steps))
         self._show(metrics)
@@ -200,6 +189,18 @@ class MetricsLog:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def twice(write: Callable[[], object], before: Callable[[], None] = lambda: None) -> None:
+    """Write, and once more after `Limits.retry` where that may help, with something ``before``."""
+    try:
+        write()
+    except OutputError as error:
+        if not error.passing:
+            raise
+        time.sleep(limits().retry)
+        before()
+        write()
 
 
 class Follower:

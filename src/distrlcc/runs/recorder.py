@@ -1,16 +1,14 @@
 """The work of rank 0 after an update: score, save, log and show."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import takewhile
 from typing import Any, Protocol
 
 from distrlcc.errors import OutputError
-from distrlcc.limits import limits
 from distrlcc.net.flow_record import MOST_LATE
 from distrlcc.runs.leadership import SupersededError
-from distrlcc.runs.metrics_log import CLOSING, GROUP
+from distrlcc.runs.metrics_log import CLOSING, GROUP, twice
 from distrlcc.runs.progress import Display
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState
@@ -28,36 +26,21 @@ _MOST_ROWS = 1000
 class Leader(Protocol):
     """Says whether this process is rank 0, which scores, logs and saves; one alone always is."""
 
-    @property
-    def size(self) -> int:
-        """Ranks, this one included."""
-        return 1
-
-    @property
-    def leads(self) -> bool:
-        """Whether it was rank 0 at the newest update."""
-        return True
-
-    @property
-    def key(self) -> str:
-        """Key that tells its group from all others; empty for one process."""
-        return ""
+    size: int = 1  # ranks, this one included
+    leads: bool = True  # whether it was rank 0 at the newest update
+    key: str = ""  # key that tells its group from all others; empty for one process
+    epoch: int = 1  # greater than that of each rank 0 before
 
     def still_leads(self) -> bool:
         """Say whether it was not replaced while it was suspended."""
         return True
-
-    @property
-    def epoch(self) -> int:
-        """Greater than that of each rank 0 before."""
-        return 1
 
     def note_record(self, update: int) -> None:
         """Note for those who watch that the rows up to an update's are written."""
         return
 
 
-class Recorder:
+class Recorder(AbstractContextManager["Recorder"]):
     """Writes a run's directory and shows its progress while this process is rank 0."""
 
     def __init__(
@@ -69,11 +52,10 @@ class Recorder:
         shared_only: bool = False,
         resume: bool = False,
     ) -> None:
-        """Record a state's updates; a context manager.
+        """Record a state's updates; a context manager. Another rank may take over meanwhile.
 
-        Another rank may take over while this one is suspended: it then writes what this one no
-        longer may. Several processes save ``shared_only`` the state that all ranks share, and the
-        first rank 0 goes on from it. If they ``resume`` and nothing is saved, a line says so.
+        Several processes save ``shared_only`` the state that all ranks share, and the first rank 0
+        goes on from it. If they ``resume`` and nothing is saved, a line says so.
         """
         self._state, self._group, self._open_run = state, group, open_run
         self._shared_only, self._resume = shared_only, resume
@@ -88,9 +70,6 @@ class Recorder:
         self._shown: str | None = None
         self._noted_late = self._unsaved = False
         self.policy_path = ""  # where this process has written the run's policy
-
-    def __enter__(self) -> "Recorder":
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self.close()
@@ -249,7 +228,7 @@ class Recorder:
     ) -> None:
         """Save; where a file system does not answer twice, go on without and say so once."""
         try:
-            _twice(lambda: save(run))
+            twice(lambda: save(run))
             if self._unsaved:
                 shown.note(f"{run.path}: saved again")
             self._unsaved = False
@@ -269,14 +248,14 @@ class Recorder:
         run, _ = self._opened
         with self._unless_replaced():
             # Saved before the closing score, so that stopping and resuming changes nothing.
-            _twice(lambda: self._save(run))
+            twice(lambda: self._save(run))
             if scored and state.scored_update != update:
                 scores = state.score()
                 if state.over or state.time_is_up:
                     run.log(update, scores | {CLOSING: "at its end"})
             if state.counters.best_update == update:
-                _twice(lambda: self._save(run, best=True))
-            _twice(lambda: run.save_policy(state.policy()))
+                twice(lambda: self._save(run, best=True))
+            twice(lambda: run.save_policy(state.policy()))
             self.policy_path = str(run.policy_path)
         return self._opened is not None
 
@@ -299,14 +278,3 @@ class Recorder:
         run.save(state.shared_state() | {GROUP: key}, best=best)
         if not best:
             self.saved = update, key
-
-
-def _twice(save: Callable[[], None]) -> None:
-    """Save, and once more after `Limits.retry` where that may help."""
-    try:
-        save()
-    except OutputError as error:
-        if not error.passing:
-            raise
-        time.sleep(limits().retry)
-        save()
