@@ -1,17 +1,14 @@
-"""The engine over a channel of our own: a worker's four calls, as frames of msgpack.
+"""The engine over a channel of our own: a worker's four calls, as frames of msgpack, never code.
 
-The trainer listens on a Unix socket and admits only processes of the run's user, whom the kernel
-names. Workers on other machines come through both machines' tunnels. Each shows that it knows the
-run's token and the name by which it was admitted. No frame is code. None is longer than the run's
-segments and weights. A connection that sends anything else is closed. A worker that was lost stays
-away, as over torch RPC.
+The trainer's Unix socket admits the run's user alone; other machines' workers come through both
+tunnels. Each proves the run's token and its admitted name. A connection that sends too long or
+other frames is closed. A worker that was lost stays away, as over torch RPC.
 """
 
 import asyncio
 import hmac
 import itertools
 import math
-import os
 import secrets
 import socket
 import struct
@@ -36,7 +33,7 @@ from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token, receive
 from distrlcc.parallel.gate import Gate
-from distrlcc.parallel.interface import LOOPBACK, interface_towards
+from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_ours
 from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
 from distrlcc.runs.run_config import RunConfig
@@ -130,12 +127,6 @@ def _proof(name: str) -> bytes:
     return hmac.digest(own_token().encode(), name.encode(), "sha256")
 
 
-def _is_ours(connection: socket.socket) -> bool:
-    """Say whether the process at the other end of a Unix socket belongs to this user."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", found)[1] == os.geteuid())
-
-
 # The trainer's side
 
 
@@ -152,7 +143,7 @@ class _Link(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._engine.open.add(self)
-        if not _is_ours(transport.get_extra_info("socket")):
+        if not is_ours(transport.get_extra_info("socket")):
             self._refuse("another user's process")
         asyncio.get_running_loop().call_later(limits().call, self._expect)
 
@@ -374,8 +365,7 @@ def hold_object(
 ) -> int:
     """Hold as a worker what ``factory(index, first_step)`` makes, until it is stopped; return 0.
 
-    Frames have ``most`` bytes. Raises GroupError if the trainer is gone, silent, or breaks
-    protocol.
+    Frames have ``most`` bytes. GroupError: the trainer is gone, silent, or breaks protocol.
     """
     (name,) = admission.members
     with _connect(spec, admission) as connection:
@@ -404,7 +394,7 @@ def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(limits().call)
             connection.connect(f"\0{name}")
-            if not _is_ours(connection):
+            if not is_ours(connection):
                 raise PermissionError("it is another user's")
     except OSError as error:
         raise GroupError(

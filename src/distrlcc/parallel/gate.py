@@ -8,9 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
-from datetime import timedelta
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import msgspec
@@ -67,7 +65,7 @@ class Tunnel:
         self._process.wait(limits().stop)
 
 
-class Gate:
+class Gate(AbstractContextManager["Gate"]):
     """A connection to the tunnel process; its forwards end with it."""
 
     def __init__(self, name: str) -> None:
@@ -79,9 +77,6 @@ class Gate:
         except OSError as error:
             self._socket.close()
             raise _gone(error) from None
-
-    def __enter__(self) -> "Gate":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -139,6 +134,10 @@ def _gone(error: OSError) -> GroupError:
     return GroupError(f"this machine's tunnel does not answer ({error.strerror or error})")
 
 
+def _passed_on(name: str) -> Any:
+    return lambda self, *args: getattr(self._store, name)(*args)
+
+
 class TunnelStore(dist.Store):  # type: ignore[misc, name-defined]
     """A store in which members tell each other where they listen, as each can reach it.
 
@@ -182,21 +181,7 @@ class TunnelStore(dist.Store):  # type: ignore[misc, name-defined]
             address = b"\x02\x00" + self._gate.way(gateway, port).to_bytes(2, "big") + bytes(4)
         return _GLOO.sub(lambda _: address, data, count=1)
 
-    def add(self, key: str, amount: int) -> int:
-        """See torch's Store."""
-        return int(self._store.add(key, amount))
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """See torch's Store."""
-        return bool(self._store.check(keys))
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """See torch's Store."""
-        return bytes(self._store.compare_set(key, expected, desired))
-
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """See torch's Store."""
-        self._store.wait(keys, *([timeout] if timeout else []))
+    add, check, compare_set, wait = map(_passed_on, ("add", "check", "compare_set", "wait"))
 
 
 def _port(data: bytes) -> int:

@@ -66,10 +66,9 @@ def resolve(host: str) -> str:
 
 
 def check_place(address: str = LOOPBACK, port: int = 0) -> None:
-    """See, before anything is prepared, that a run's processes can listen at their places.
+    """See that a run's processes can listen at their places, before anything is prepared.
 
-    Raises ConfigError if this machine has no loopback interface; GroupError if the address is not
-    this machine's, or the port is taken.
+    ConfigError: no loopback interface; GroupError: not this machine's address, or a taken port.
     """
     try:
         with socket.create_server((LOOPBACK, 0)) as server:
@@ -94,10 +93,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def interface_towards(host: str, name: str = "") -> Interface:
-    """Return the interface of a ``name``, or the system's choice, that reaches a host, or this one.
-
-    Raises ConfigError if there is no such interface, route or host.
-    """
+    """Return the interface, the named or the system's, that reaches a host; ConfigError: none."""
     found = interfaces()
     names = ", ".join(map(str, found)) or "none"
     # The user's choice?
@@ -133,6 +129,12 @@ def interface_towards(host: str, name: str = "") -> Interface:
 def is_loopback(address: str) -> bool:
     """Say whether only this machine reaches an IPv4 address."""
     return address.startswith("127.")
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Say whether the process at the other end of a Unix socket belongs to this user."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", found)[1] == os.geteuid())
 
 
 def tunnel_towards(host: str) -> Interface:

@@ -1,10 +1,9 @@
 """One TLS port per machine, through which alone the machines of a run speak with each other.
 
-PyTorch and torchft admit any process that reaches their ports, so these are on loopback only. A
-connection to another machine goes to a listener on loopback, which this machine's tunnel opened for
-it. From there it goes through TLS to the other machine's tunnel, and on to its port. Both sides
-show the same certificate, whose key comes from the run's token: nobody else can. The tunnel is a
-process of its own, and this module is its program; `distrlcc.parallel.gate` opens it and asks it.
+PyTorch and torchft admit whoever reaches their ports, so these are on loopback only. A connection
+to another machine goes to a loopback listener of this machine's tunnel, through TLS to the other's
+tunnel, and on to its port. Both sides show a certificate made of the run's token. The tunnel is a
+process of its own, this module its program; `distrlcc.parallel.gate` asks it.
 """
 
 import asyncio
@@ -15,7 +14,6 @@ import resource
 import signal
 import socket
 import ssl
-import struct
 import sys
 from collections import Counter
 from collections.abc import Coroutine
@@ -26,7 +24,7 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.limits import limits
-from distrlcc.parallel.interface import LOOPBACK
+from distrlcc.parallel.interface import LOOPBACK, is_ours
 from distrlcc.processes import die_with_parent, run_soon
 
 _UNFINISHED, _UNFINISHED_OF_HOST, _DIALS = 256, 32, 16
@@ -297,11 +295,9 @@ class _Server:
 
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one process for as long as it is there; what it asked for goes with it."""
-        peer = writer.get_extra_info("socket")
-        found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         targets, servers = list[int | str](), list[asyncio.Server]()
         try:
-            own = struct.unpack("3i", found)[1] == os.geteuid()
+            own = is_ours(writer.get_extra_info("socket"))
             while own and (line := await reader.readline()):
                 ask = msgspec.json.decode(line, type=Ask)
                 answer = await self._answer(ask, targets, servers)
