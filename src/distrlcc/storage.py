@@ -1,13 +1,9 @@
 """A run's durable copy at a URL: generations of its run directory, the newest two of them whole.
 
 docs/storage.md shows what is there. No object is written twice. An older generation goes, its
-manifest first, only when two newer ones stand: a crash at any moment leaves the last two
-checkpoints. Few storages have locks, and clocks of machines differ. So a process renews
-``owner.json`` while it lives; a newcomer watches it for a while and takes the name if it is not
-renewed.
-
-The URL is a folder, ``s3://bucket/path`` or another that pyarrow (``gs``, ``abfs``, ``hdfs``) and
-fsspec reach. Credentials come from the environment, never from the URL, which a run writes down.
+manifest first, when two newer ones stand: a crash leaves the last two checkpoints. Few storages
+have locks, and clocks differ: a process renews ``owner.json`` while it lives, and a newcomer takes
+the name if it is not renewed. Credentials come from the environment, never from the URL.
 """
 
 from __future__ import annotations
@@ -441,10 +437,9 @@ class Storage:
 
 
 class StorageKeeper:
-    """A thread that stores a run directory after its checkpoints, while training goes on.
+    """A thread that stores a run directory after its newest checkpoint, while training goes on.
 
-    A checkpoint that comes while another is being stored waits; a newer one takes its place. A
-    store that failed is tried again after the next checkpoint.
+    A store that failed is tried again after the next checkpoint.
     """
 
     def __init__(

@@ -748,7 +748,7 @@ class _Run:
             held_out=replace(_CONFIG.held_out, every=self.draws.choice((3, 7, 1000))),
         )
         self.out = folder / "run"
-        run = RunDirectory.create(self.out, self.config, seed=0, tensorboard=False)
+        run = RunDirectory.create(self.out, self.config, tensorboard=False)
         run.belong_to("simulated")
         run.close()
         self.job = TrainJob(self.config, self.out, False, False, "simulated", None, here=True)

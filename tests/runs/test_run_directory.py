@@ -24,7 +24,7 @@ class Config:
 
 
 def create(path: Path, config: Config = Config()) -> RunDirectory:
-    return RunDirectory.create(path, config, seed=7, tensorboard=False)
+    return RunDirectory.create(path, config, tensorboard=False)
 
 
 def test_a_new_run_holds_its_config_and_versions(tmp_path: Path) -> None:

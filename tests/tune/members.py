@@ -94,7 +94,7 @@ def main() -> None:
     )
     ray_tune._member_process = lambda tuner: member_process(tuner, folder, end)
     out = Path(folder) / "out"
-    with RunDirectory.create(out, config, seed=0, tensorboard=False) as directory:
+    with RunDirectory.create(out, config, tensorboard=False) as directory:
         stopped, failures = ray_tune.run(config, directory, cpus=1, resume=False, show=print)
         write_outcome(out, config, failures, draw=False)
     assert not stopped

@@ -3,7 +3,6 @@
 Several learners are a decentralized group whose ranks have workers in the place of environments.
 """
 
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,6 +31,7 @@ from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import TORCH_RPC, RunConfig
 from distrlcc.runs.run_state import RunState, build_learner, rehearse
+from distrlcc.runs.start import tell
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Alone, train
 from distrlcc.sim.suites import load_suite
@@ -39,10 +39,7 @@ from distrlcc.storage import say
 
 
 def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, node: Node) -> int:
-    """Run this machine's processes until they end; return the exit code.
-
-    Raises DistrlccError for what does not fit, before anything is written, or what ended the run.
-    """
+    """Run this machine's processes until they end; return the exit code, or raise DistrlccError."""
     actors, leads, of = config.actors, node.index == 0, config.actors.learners
     if len(actors.nodes) != node.count:
         raise ConfigError(
@@ -72,9 +69,9 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     else:
         longest_frame(config)
     if config.ppo is not None and not config.ppo.use_vtrace and leads:
-        sys.stderr.write(
-            f"distrlcc: PPO learns from policies up to {actors.max_lag} updates old without "
-            "correction; --set ppo.use_vtrace=true corrects for that\n"
+        say(
+            f"PPO learns from policies up to {actors.max_lag} updates old without correction; "
+            "--set ppo.use_vtrace=true corrects for that"
         )
     interface_towards(trainer.address, trainer.interface)
     ActorSource(config)
@@ -89,7 +86,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
         saved = any(slot < of for slot in outcome.results)
         done = "stopped; saved" if saved else "stopped before there was anything to save"
         again = f". Go on with the same line and --load {job.out} in place of --out"
-        sys.stderr.write(f"distrlcc: {done}{again if saved else ''}\n")
+        say(f"{done}{again if saved else ''}")
     return outcome.code
 
 
@@ -166,11 +163,10 @@ def train_on_engine(
     stopper: Stopper | None = None,
     patience: float,
 ) -> int:
-    """Train with an engine's workers, alone or as one of several learners.
+    """Train with an engine's workers, alone or as one of several learners, shown by a ``feed``.
 
-    A ``feed`` receives what would be shown here, a ``stopper`` the signals of another process. The
-    first worker has ``patience`` seconds to start. Returns 0, or the signal that ended the run or
-    this learner's part in it; raises what `train` raises.
+    The first worker has ``patience`` seconds to start. Returns 0, or the signal that ended the run
+    or this learner's part in it; raises what `train` raises.
     """
     source = state.source
     assert isinstance(source, ActorSource)
@@ -202,11 +198,6 @@ def train_on_engine(
         stopped = train(state, group, recorder, stopper)
     # Say what came of it.
     source.queue.end()
-    if not job.show:
-        return stopped
-    out = feed.say if feed is not None else sys.stdout.write
-    out(f"{state.summary()}\n{source.queue}\n")
-    if not stopped:
-        out(f"policy: {run.policy_path}\n")
-    sys.stdout.flush()
+    if job.show:
+        tell(f"{state.summary()}\n{source.queue}", stopped, run.policy_path, feed)
     return stopped

@@ -30,6 +30,7 @@ from distrlcc.runs.run_directory import RunDirectory, fresh_folder
 from distrlcc.runs.start import open_directory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
+from distrlcc.storage import say
 
 _THREADS = 4
 DEATHS = 5  # deaths of an elastic member without an update between that do not yet end the run
@@ -271,14 +272,12 @@ class Driver:
     def end(self) -> int:
         """Say what the members said last, and how to go on; return the exit code."""
         signal = max(self.results)
-        if not self.options.show:
-            return 128 + signal if signal else 0
-        sys.stdout.write("".join(self._said))
-        sys.stdout.flush()
-        if not signal:
-            return 0
-        sys.stderr.write(f"distrlcc: stopped; saved. Go on with: {self.again}\n")
-        return 128 + signal
+        if self.options.show:
+            sys.stdout.write("".join(self._said))
+            sys.stdout.flush()
+        if self.options.show and signal:
+            say(f"stopped; saved. Go on with: {self.again}")
+        return 128 + signal if signal else 0
 
 
 @contextmanager
@@ -294,9 +293,8 @@ def drive(
 ) -> Iterator[Driver]:
     """Connect to Ray, reserve room, show progress and hear signals; kill the members at the end.
 
-    ``run`` is the run's id if its directory is opened here. The first learner is then on this
-    machine, as it is without a storage. Raises DistrlccError: what does not fit, or what ended the
-    run.
+    ``run`` is the run's id if its directory is opened here, where the first learner then is, as it
+    is without a storage. Raises DistrlccError: what does not fit, or what ended the run.
     """
     # Say how to go on: the run directory has the same path in another process.
     out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()

@@ -36,12 +36,12 @@ from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.run_state import RunState, env_run, rehearse
 from distrlcc.runs.source import Share
-from distrlcc.runs.start import open_directory, run_directory
+from distrlcc.runs.start import open_directory, tell
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
 from distrlcc.runs.train import train
 from distrlcc.sim.suites import written
-from distrlcc.storage import Storage
+from distrlcc.storage import Storage, say
 
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
@@ -79,7 +79,7 @@ class TrainJob:
         resume = run_of(out) == run
         if self.here and not resume:
             raise OutputError(f"{out} no longer holds this run; was it deleted?")
-        directory = run_directory(self.config, out, resume=resume, tensorboard=self.tensorboard)
+        directory = RunDirectory.open(out, self.config, resume=resume, tensorboard=self.tensorboard)
         directory.belong_to(run, new=not resume)
         if self.storage is not None:
             directory.storage = Storage(self.storage.url, self.storage.name, run)
@@ -92,10 +92,7 @@ def train_rank(
     feed: RemoteProgress | None = None,
     stopper: Stopper | None = None,
 ) -> int:
-    """Train as one rank; return 0 or the signal that ended it.
-
-    A ``feed`` receives what rank 0 would show here, a ``stopper`` the signals of another process.
-    """
+    """Train as a rank, shown by a ``feed`` if any; return 0 or the signal that ended it."""
     # Find what does not fit before joining.
     config, stopper = job.config, stopper or Stopper(launched=True)
     kind, elastic = spec.device.partition(":")[0], "yes" if spec.elastic else "no"
@@ -142,11 +139,7 @@ def train_group(
         stopped = train(state, group, recorder, stopper)
     # The rank that saved prints the result.
     if recorder.policy_path and job.show:
-        show = feed.say if feed is not None else sys.stdout.write
-        show(state.summary() + "\n")
-        if not stopped:
-            show(f"policy: {recorder.policy_path}\n")
-        sys.stdout.flush()
+        tell(state.summary(), stopped, recorder.policy_path, feed)
     return stopped
 
 
@@ -182,7 +175,7 @@ def start_node(
     if code and node.index == 0 and options.show:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
-        sys.stderr.write(f"distrlcc: {done}. Go on with: distrlcc {config.command} {again}\n")
+        say(f"{done}. Go on with: distrlcc {config.command} {again}")
     return code
 
 
@@ -231,11 +224,10 @@ def behind_tunnel(spec: RankSpec, token: str, master: Master | None = None) -> I
 def run_launched(
     config: RunConfig, options: RunOptions, group: GroupOptions, environment: Mapping[str, str]
 ) -> int:
-    """Train as the rank that a launcher's environment names; return the exit code.
+    """Train as the rank that `launched`'s ``environment`` names; return the exit code.
 
-    ``environment`` is `launched`'s. torchrun ends all ranks when one dies, and with
-    ``--max-restarts`` starts all again: the run then goes on from its last checkpoint. ConfigError:
-    there is no ``--out``.
+    torchrun ends all ranks when one dies, and with ``--max-restarts`` starts all again, which go on
+    from the last checkpoint. ConfigError: there is no ``--out``.
     """
     if options.out is None:
         raise ConfigError("under a launcher give --out DIR, the same for all ranks")

@@ -12,7 +12,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import MISSING, fields, replace
 from datetime import datetime
 from itertools import chain, count
@@ -43,7 +43,7 @@ _LINKS = "links"  # key of a checkpoint: digests of the files of links that the 
 _METRICS = "metrics_file"  # key of a checkpoint: what `MetricsLog.durable` said as it was saved
 
 
-class RunDirectory:
+class RunDirectory(AbstractContextManager["RunDirectory"]):
     """One run's folder. Make it with :meth:`create` or :meth:`resume`; close it at the end."""
 
     def __init__(self, path: Path, config: DataclassInstance, *, tensorboard: bool = True) -> None:
@@ -56,13 +56,21 @@ class RunDirectory:
         self._lock: TextIO | None = None
         self._run = ""
         self._leadership: Leadership | None = None
+        self._epoch = 0
         self._whole = True  # whether the newest checkpoint, if there is one, is not damaged
         settings = flat(to_toml(config)) if tensorboard else {}
         self.metrics = MetricsLog(path, tensorboard=tensorboard, settings=settings)
 
     @classmethod
+    def open(
+        cls, path: Path, config: DataclassInstance, *, resume: bool, tensorboard: bool
+    ) -> RunDirectory:
+        """Begin a run, or go on with one."""
+        return (cls.resume if resume else cls.create)(path, config, tensorboard=tensorboard)
+
+    @classmethod
     def create(
-        cls, path: Path, config: DataclassInstance, *, seed: int = 0, tensorboard: bool = True
+        cls, path: Path, config: DataclassInstance, *, tensorboard: bool = True
     ) -> RunDirectory:
         """Begin a run in a new or empty folder; raises ConfigError and OutputError.
 
@@ -82,7 +90,7 @@ class RunDirectory:
             # From here on the folder is a run.
             write_atomically(path / "config.toml", text.encode())
             (path / "checkpoints").mkdir()
-        run._write_versions({**versions(), "seeds": {"seed": seed}, "resumed": []})
+        run._write_versions({**versions(), "resumed": []})
         return run
 
     @classmethod
@@ -143,11 +151,7 @@ class RunDirectory:
 
     def lead(self, epoch: int = 1, still_leads: Callable[[], bool] = lambda: True) -> None:
         """Become who writes checkpoints, policy and metrics; raises what `Leadership` does."""
-        self._leadership = Leadership(self.path, self._run, epoch, still_leads)
-
-    @property
-    def _epoch(self) -> int:
-        return 0 if self._leadership is None else self._leadership.epoch
+        self._leadership, self._epoch = Leadership(self.path, self._run, epoch, still_leads), epoch
 
     def check(self) -> None:
         """See that no other process has taken this folder over; see `Leadership.check`."""
@@ -310,9 +314,6 @@ class RunDirectory:
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
-
-    def __enter__(self) -> RunDirectory:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

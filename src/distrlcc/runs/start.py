@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import RunOptions
-from distrlcc.runs.progress import Progress
+from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory, fresh_folder
@@ -20,23 +20,11 @@ from distrlcc.runs.train import Alone, train
 from distrlcc.storage import say
 
 
-def run_directory(
-    config: RunConfig | ImitateConfig, out: Path, *, resume: bool, tensorboard: bool
-) -> RunDirectory:
-    """Begin a run's directory, or open it to go on; see `RunDirectory`."""
-    if resume:
-        return RunDirectory.resume(out, config, tensorboard=tensorboard)
-    return RunDirectory.create(out, config, seed=config.seed, tensorboard=tensorboard)
-
-
 @contextmanager
 def open_directory(
     config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
 ) -> Iterator[RunDirectory]:
-    """Begin a run's directory, or open it to go on, and lock it; store its end at last.
-
-    If another process opens it again, ``run`` names the run.
-    """
+    """Begin a run's directory, or go on with it, locked; store its end. ``run`` names the run."""
     options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
     assert options.out is not None
     options.trackers.check()
@@ -45,8 +33,8 @@ def open_directory(
     with ExitStack() as stack:
         if storage is not None:
             stack.enter_context(stored(storage, options.out, resume=options.resume))
-        directory = run_directory(
-            config, options.out, resume=options.resume, tensorboard=options.tensorboard
+        directory = RunDirectory.open(
+            options.out, config, resume=options.resume, tensorboard=options.tensorboard
         )
         directory.storage = storage
         stack.enter_context(directory)
@@ -72,15 +60,19 @@ def train_alone(state: RunState, options: RunOptions) -> int:
     config, show = state.config, options.show
     with Progress(state.total_steps, max_seconds=config.max_seconds, show=show) as progress:
         stopped, run = run_alone(state, options, progress)
-    if not show:
-        return 128 + stopped if stopped else 0
-    sys.stdout.write(f"{state.summary()}\n")
-    if not stopped:
-        sys.stdout.write(f"policy: {run.policy_path}\n")
-        return 0
-    again = f"distrlcc {config.command} {go_on(run.path, run.storage)}"
-    sys.stderr.write(f"distrlcc: stopped; saved. Go on with: {again}\n")
-    return 128 + stopped
+    if show:
+        tell(state.summary(), stopped, run.policy_path)
+    if show and stopped:
+        again = f"distrlcc {config.command} {go_on(run.path, run.storage)}"
+        say(f"stopped; saved. Go on with: {again}")
+    return 128 + stopped if stopped else 0
+
+
+def tell(lines: str, stopped: int, policy: object, feed: RemoteProgress | None = None) -> None:
+    """Say what came of a run, and where its policy is, unless a signal has ``stopped`` it."""
+    write = sys.stdout.write if feed is None else feed.say
+    write(f"{lines}\n" if stopped else f"{lines}\npolicy: {policy}\n")
+    sys.stdout.flush()
 
 
 def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple[int, RunDirectory]:

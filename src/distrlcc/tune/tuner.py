@@ -30,11 +30,8 @@ def read_config(out: Path) -> TuneConfig:
 
 def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -> RunDirectory:
     """Begin a tuner's folder, or open it to go on, and lock it; raises OutputError."""
-    if resume and out is not None:
-        directory = RunDirectory.resume(out, config, tensorboard=False)
-    else:
-        folder = out or fresh_folder(Path("runs"), f"tune-{config.run.recipe}")
-        directory = RunDirectory.create(folder, config, seed=config.run.seed, tensorboard=False)
+    folder = out or fresh_folder(Path("runs"), f"tune-{config.run.recipe}")
+    directory = RunDirectory.open(folder, config, resume=resume, tensorboard=False)
     directory.lock()
     return directory
 
@@ -57,10 +54,7 @@ def prepare(config: TuneConfig) -> None:
 
 @contextmanager
 def stop_in_time(stopper: Stopper, message: str) -> Iterator[None]:
-    """End this process when a stop takes too long, as where Ray was sent the signal, too.
-
-    Ray's processes on this machine end with it; reports are saved by then.
-    """
+    """End this process, and Ray's here with it, when a stop takes too long; reports are saved."""
     left = threading.Event()
 
     def watch() -> None:
