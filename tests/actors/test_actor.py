@@ -145,12 +145,12 @@ def test_weights_change_between_segments_alone_and_never_back() -> None:
         assert time.monotonic() < deadline
         taken += actor.report(1, 1.0).segments
     publisher.join()
-    seen = [segment.version for segment in taken]
+    seen = [segment.rollout.version for segment in taken]
     assert seen == sorted(seen)
     assert len(set(seen)) > 2
     source = _source()
     for segment in taken:
-        rollout, _ = source.next(versions[segment.version])
+        rollout, _ = source.next(versions[segment.rollout.version])
         same(_arrays(segment.rollout), _arrays(rollout))
 
 

@@ -48,7 +48,7 @@ def test_it_adds_up_whatever_comes(operations: list[tuple[str, int, int]], lag: 
             waiting.extend(segments)
             queue.add(segments)
         elif what == "take":
-            fresh = [segment for segment in waiting if version - segment.version <= lag]
+            fresh = [segment for segment in waiting if version - segment.rollout.version <= lag]
             counts[STALE] += len(waiting) - len(fresh)
             chosen = fresh[:count] if len(fresh) >= count else []
             waiting = deque(fresh[len(chosen) :])

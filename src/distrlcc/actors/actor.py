@@ -1,8 +1,6 @@
 """The object on a worker: a thread that steps environments, and the segments that it hands out.
 
-The thread acts with one version of the weights for a whole segment and changes to newer ones
-between two segments. It runs at most `AHEAD` segments ahead of the trainer; then it waits.
-Environments, recurrent state and episodes go on from one segment to the next.
+It changes weights only between segments, and is at most `AHEAD` of them ahead of the trainer.
 """
 
 import threading
@@ -27,11 +25,6 @@ class Segment:
     number: int  # counts this worker's segments, from 0
     rollout: Rollout
     stats: CollectStats
-
-    @property
-    def version(self) -> int:
-        """Version of the weights that acted."""
-        return self.rollout.version
 
 
 @dataclass
@@ -58,10 +51,7 @@ class Actor:
     """Acts from the first `set_weights` to `stop`."""
 
     def __init__(self, config: RunConfig, index: int, first_step: int = 0) -> None:
-        """Set up a worker's link, with draws that no step before ``first_step`` has seen.
-
-        Raises ConfigError if the link does not exist.
-        """
+        """Set up a worker's link, with draws new from ``first_step`` on; ConfigError: no link."""
         link, self._index = link_of(config, index), index
         self._count = config.actors.envs_per_worker
         # What acts: the environments of this worker's link.

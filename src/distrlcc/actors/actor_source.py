@@ -162,7 +162,7 @@ class ActorSource(Source):
 
     @property
     def _lags(self) -> list[int]:
-        return [self._update - segment.version for segment in self._taken]
+        return [self._update - segment.rollout.version for segment in self._taken]
 
     def metrics(
         self, stats: CollectStats, seconds: float, counts: Sequence[float]

@@ -1,7 +1,6 @@
 """Which workers of a learner are admitted before it calls any, over the master's store.
 
-First the handshake of both topologies (`distrlcc.parallel.admission`); a worker then claims its
-slot, and the learner names the claims that are members. Over RPC a member may run any code.
+After the handshake a worker claims its slot, and the learner names the members.
 """
 
 import json

@@ -1,8 +1,6 @@
-"""The seam between a learner and the workers that act for it.
+"""The seam between a learner and workers: processes, anywhere, that hold one object each.
 
-An engine has workers: processes, wherever they are, that hold one object each. It starts that
-object, calls it, returns futures, and reports which workers joined and left. The caller decides
-which methods to call and when to drop a silent worker.
+An engine starts it, calls it, and says who joined and left; the caller drops silent workers.
 """
 
 import os
@@ -63,10 +61,7 @@ class Engine(Protocol):
         """Make ``factory(*args)`` the worker's object; both are importable or picklable."""
 
     def call(self, worker: Worker, method: str, *args: Any) -> Future[Any]:
-        """Call a method of the worker's object; the future of a frozen worker may never end.
-
-        The future raises `WorkerGoneError` or `ActorError`.
-        """
+        """Call a method; the future may never end, or raises WorkerGoneError or ActorError."""
 
     def changes(self) -> Changes:
         """Return which workers joined and left since the last call; at first all are new."""

@@ -57,7 +57,7 @@ class SegmentQueue:
     def take(self, count: int, version: int) -> list[Segment]:
         """Return the oldest segments for a version, or none yet; refuse ones beyond `max_lag`."""
         with self.lock:
-            fresh = [s for s in self._waiting if version - s.version <= self._max_lag]
+            fresh = [s for s in self._waiting if version - s.rollout.version <= self._max_lag]
             self.refused[STALE] += len(self._waiting) - len(fresh)
             chosen = fresh[:count] if len(fresh) >= count else []
             self._waiting = deque(fresh[len(chosen) :])

@@ -1,7 +1,6 @@
 """Keeps an engine's workers busy: broadcasts weights, collects segments, drops silent workers.
 
-The pool's thread does this while the trainer's own thread learns, so that workers are answered
-during a long update or scoring. While enough segments wait, workers are not asked for more.
+A thread of its own does so, as workers are answered during a long update or scoring, too.
 """
 
 import threading
@@ -64,11 +63,10 @@ class WorkerPool:
         stopping: Callable[[], bool] = lambda: False,
         patience: float = 0.0,
     ) -> None:
-        """Prepare; the thread begins with the context.
+        """Prepare; the thread begins with the context. ``capacity`` segments may wait in the queue.
 
-        ``capacity`` segments may wait in the queue, at least as many as an update takes. A worker
-        that joins begins at ``first_step``; see `Actor`. ``stopping`` is asked at every tick, and
-        stops the workers whatever the trainer does. The first one has ``patience`` s to start.
+        A worker that joins begins at ``first_step``; see `Actor`. ``stopping`` is asked at every
+        tick, and stops the workers. The first one has ``patience`` s to start.
         """
         # What the caller gives.
         self.queue = queue
@@ -106,10 +104,7 @@ class WorkerPool:
         self._answers.put(None)
 
     def collect(self, count: int, version: int, stop: Callable[[], bool]) -> list[Segment]:
-        """Return ``count`` of the oldest segments for a version, or none; each counts as used.
-
-        ``stop`` is asked at every tick; True gives up.
-        """
+        """Return the oldest ``count`` segments for a version, each used once; none: ``stop()``."""
         while True:
             with self._changed:
                 chosen = self.queue.take(count, version)
@@ -227,7 +222,7 @@ class WorkerPool:
             state.report = replace(report, segments=[])
             state.steps_per_second = (last - first) / (end - begin) if end > begin else 0.0
             if report.segments and self._weights is not None:
-                state.lag = self._weights.version - report.segments[-1].version
+                state.lag = self._weights.version - report.segments[-1].rollout.version
             refused = self.queue.add(report.segments)
             for segment, why in refused:
                 whose = str(state.worker)

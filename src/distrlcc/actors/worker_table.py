@@ -34,10 +34,7 @@ class WorkerTable:
         self._path, self._check = run.path / "workers.jsonl", run.check
 
     def show(self, workers: list[WorkerState], update: int, seconds: float) -> None:
-        """Show the workers and write a line for each, now and then and when one came or went.
-
-        Raises OutputError, or FencedError if another process has taken the run over.
-        """
+        """Show the workers now and then, and write a line for each; OutputError, FencedError."""
         same = [s.worker for s in workers] == [s.worker for s in self._workers]
         self._workers = workers
         if same and monotonic() - self._written < WRITE_SECONDS:

@@ -246,8 +246,7 @@ def read_row(address: str, token: str) -> dict[str, str]:
 def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:
     """Write a row into a head's internal store, or return it; None if the head has another token.
 
-    Raises ConfigError if the address is invalid, or Ray is not installed; GroupError if no Ray
-    answers there in time.
+    ConfigError: an invalid address, or no Ray here; GroupError: no Ray answers there in time.
     """
     host, port = parse_address(address)
     require_ray()

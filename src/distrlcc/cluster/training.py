@@ -1,8 +1,7 @@
 """Both topologies on Ray: equal ranks, or one trainer that starts the workers.
 
-Ray starts a process that died again, wherever there is room. Ranks join at an update's end. Without
-a storage, the first rank or the trainer is on the machine of the command and the run directory.
-With one, a trainer is anywhere, and its successor goes on from the last checkpoint.
+Ranks join at an update's end. Without a storage, the first rank or the trainer is on the machine of
+the command and the run directory; with one, a trainer and its successors are anywhere.
 """
 
 import secrets
@@ -75,10 +74,8 @@ def train_ranks_on_ray(
     """Train with equal ranks on a cluster, or learners with workers; the first is on this machine.
 
     In an elastic group Ray restarts a rank that died while the run makes progress, and lets up to
-    `ResourcesConfig.max_workers` in. Otherwise all end with it, and start again from the last
-    checkpoint up to ``group.restarts`` times. Returns 0, or 128 + the number of the signal that
-    ended the run. Raises DistrlccError for what does not fit, before anything is written, or what
-    ended it.
+    `ResourcesConfig.max_workers` in. Otherwise all end, and start again up to ``group.restarts``
+    times. Returns 0, or 128 + the signal that ended the run; raises what `drive` does.
     """
     # Find what does not fit before anything is written; then reserve room and begin the directory.
     rehearse(config, 0 if workers else Share.of(config, 0, processes).first)
@@ -133,10 +130,9 @@ class RayTrainer(Trains):
         own: dict[str, str],
         room: Reservation,
     ) -> int:
-        """Train until the end, as the process with the identity ``own`` asked.
+        """Train until the end; ConfigError: this machine does not share the identity ``own``.
 
-        All trainers of a run, one after the other, have one ``run_id``. Raises DistrlccError if
-        this machine has other versions.
+        All trainers of a run, one after the other, have one ``run_id``.
         """
         check_identity(own, identity(config, topology=TOPOLOGY))
         switch_threads_often()
@@ -171,10 +167,7 @@ class RayTrainer(Trains):
 def train_actors_on_ray(
     config: RunConfig, options: RunOptions, on: str, *, restarts: int = 0
 ) -> int:
-    """Train with workers on a cluster; Ray starts a trainer that died again, ``restarts`` times.
-
-    Returns and raises what `train_ranks_on_ray` does.
-    """
+    """Train with workers, a trainer started again ``restarts`` times; see `train_ranks_on_ray`."""
     workers, learners = config.resources.workers or len(config.actors.links), config.actors.learners
     check_learners(learners, workers)
     # An update's segments are counted for the workers that there are.

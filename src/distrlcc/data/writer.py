@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,10 @@ class Episode:
     scores: dict[str, float]  # ``return``, ``utilisation``, ``queueing_delay``, ``loss``
 
 
-class DatasetWriter:
+class DatasetWriter(AbstractContextManager["DatasetWriter"]):
     """Writes a data set while entered; if an exception leaves it, nothing is left behind.
 
-    At most one shard is held in memory. A process that is killed leaves shards without a manifest,
-    which no reader takes for a data set.
+    It holds one shard at most. A killed process leaves shards without a manifest: no data set.
     """
 
     def __init__(self, folder: Path, spaces: Spaces, origin: Origin, shard_steps: int) -> None:
@@ -91,9 +91,6 @@ class DatasetWriter:
         sizes = [len(files[name]) for name in names]
         crcs = [zlib.crc32(files[name]) for name in names]
         self._shards.append(Shard(names[0], rows[0], sizes[0], names[1], rows[1], sizes[1], *crcs))
-
-    def __enter__(self) -> "DatasetWriter":
-        return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is not None:

@@ -1,10 +1,8 @@
 """Many equal processes that train together: DD-PPO (https://arxiv.org/abs/1911.00357).
 
-Every rank collects by itself and learns from it; gradients are averaged in each minibatch. Once per
-update the ranks agree on their group, each with its batch. If a rank is lost in the middle, all
-undo the update and those that are left do it again. A rank with older weights receives the newest
-by broadcast and learns from its next batch on. Read `ElasticGroup.update` top to bottom; the loop
-around it is `distrlcc.runs.train.train`.
+Every rank collects and learns by itself; gradients are averaged in each minibatch. Once per update
+the ranks agree on their group. If one is lost in the middle, all undo the update and the others do
+it again. A rank with older weights receives the newest, and learns from its next batch on.
 """
 
 import math
@@ -43,9 +41,8 @@ _INTERVAL_SECONDS, _COST = 0.005, 50.0
 class StragglerRule:
     """Cuts a rollout short when most others have finished theirs (DD-PPO, arXiv 1911.00357).
 
-    It asks the master's store for the count of finished rollouts. It asks only once the others
-    should have finished, by the pace of their last rollouts, and for at most two percent of the
-    time. So it costs nothing where no rank is slow.
+    It asks the master's store only once the others should have finished, by the pace of their last
+    rollouts, and for at most two percent of the time.
     """
 
     def __init__(
@@ -83,11 +80,7 @@ class ElasticGroup:
     """A `distrlcc.runs.train.Group` of ranks that may leave and join, where it is elastic."""
 
     def __init__(self, group: ProcessGroup, stopper: Stopper, recorder: Recorder) -> None:
-        """Take the ranks, to be joined before the first update, and this process's signals.
-
-        Rank 0's signal ends the run; another's lets that rank leave, or ends the run as well where
-        the group is not elastic.
-        """
+        """Take the ranks to join; rank 0's signal ends the run, others' their part if elastic."""
         self._group, self._stopper, self._recorder = group, stopper, recorder
         self._started = time.perf_counter()
         self._paces: Sequence[float] = ()
@@ -118,11 +111,7 @@ class ElasticGroup:
         return StragglerRule(group, config.distributed, config.rollout_length, self._paces)
 
     def update(self, state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
-        """Learn with the others; see `distrlcc.runs.train.Group`.
-
-        Raises GroupError if weights differ between ranks, the master is out of reach, or a rank of
-        a group that is not elastic is gone.
-        """
+        """See `Group.update`; GroupError: weights differ, or the master or a needed rank gone."""
         group, collected, failures = self._group, time.perf_counter(), 0
         if batch is not None:
             group.count_finished()

@@ -1,7 +1,6 @@
 """The rank and size that another launcher gave this process, by its environment.
 
-torchrun, Kubernetes' PyTorchJob and scripts set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-Slurm and the MPIs have names of their own for the first two, and leave the master to the user.
+torchrun and Kubernetes' PyTorchJob set four variables; Slurm and the MPIs name two of their own.
 """
 
 from collections.abc import Mapping
@@ -23,10 +22,7 @@ starts the daemons of the MPIs before their tasks, which inherit its numbers."""
 
 
 def launched(environment: Mapping[str, str]) -> dict[str, str] | None:
-    """Return RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCAL_RANK; None: by no launcher.
-
-    Raises ConfigError if some are set and some are not, or one is no number.
-    """
+    """Return RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK; None: alone; ConfigError."""
     found = {name: environment[name] for name in (*_FOUR, "LOCAL_RANK") if environment.get(name)}
     source = "the environment"
     for launcher, rank, size, local, started in _OTHERS:

@@ -1,8 +1,7 @@
 """Membership of the group: heartbeats and one quorum per update, kept by torchft's lighthouse.
 
-The lighthouse is one small server beside the launcher, so that it does not die with a rank. Members
-ask it for a quorum directly (0.6 ms) and not through torchft's Manager (10 ms): the group's state
-is a few vectors, which one broadcast restores.
+That server is beside the launcher, so that it does not die with a rank. Members ask it directly
+(0.6 ms) and not through torchft's Manager (10 ms): one broadcast restores the group's state.
 """
 
 import os
@@ -107,10 +106,9 @@ class Membership:
         self._thread.join(2 * limits().call)
 
     def agree(self, step: int, **state: Any) -> list[Member]:
-        """Wait for all living members and return them in order of rank.
+        """Wait for all living members; return them by rank, of one slot's the one that is further.
 
-        If two have one slot, the one that is further stays. ``state`` has more of this `Member`.
-        Raises GroupError if the lighthouse is out of reach, or another process has this slot.
+        ``state`` has more of this `Member`. GroupError: no lighthouse, or another has this slot.
         """
         own = {"slot": self._spec.slot, "pid": os.getpid(), "attempt": self._spec.attempt, **state}
         refused = 0.0
@@ -199,11 +197,7 @@ class Membership:
         )
 
     def _beat(self) -> None:
-        """Send heartbeats; end the process when the lighthouse has heard none for too long.
-
-        The main thread may then wait in a call to a machine that is gone, which nothing else would
-        end.
-        """
+        """Send heartbeats; end the process, stuck in a call or not, if none is heard for long."""
         client: Any = None
         # One that is lost is sent again before its sender counts as silent.
         limit = timedelta(seconds=limits().silence / 2)

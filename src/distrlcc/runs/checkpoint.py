@@ -1,13 +1,10 @@
 """Checkpoints: everything that a run needs to go on, in one safetensors file written atomically.
 
-A state is a tree of dicts (keys str or int), lists and tuples. Its leaves are NumPy arrays, torch
-tensors, Python numbers of any size, strings and None. Arrays and tensors are tensors ``"0"``,
-``"1"``, ... of the file. The tree, the configuration and the versions are JSON in its metadata. A
-CRC-32 covers the tree and every tensor. Everything comes back bit for bit, tensors on the CPU.
-There is no pickle, and torch is imported only for a tensor.
-
-A file is written under a temporary name beside its place, synced and renamed over the old one. A
-process that is killed while writing leaves the last good file.
+A state is a tree of dicts (keys str or int), lists and tuples, with NumPy arrays, torch tensors,
+numbers of any size, strings and None. Arrays and tensors are the file's tensors ``"0"``, ``"1"``,
+...; the tree, the configuration, the versions and a CRC-32 of tree and tensors are JSON in its
+metadata. Everything comes back bit for bit, tensors on the CPU. There is no pickle, and torch is
+imported only for a tensor. A process that is killed while writing leaves the last good file.
 """
 
 import json
@@ -42,10 +39,9 @@ def save_checkpoint(
     before_rename: Callable[[], None] | None = None,
     epoch: int = 0,
 ) -> None:
-    """Write a state atomically and durably, as `write_together` does.
+    """Write a state as `write_together` does; the configuration is compared on loading.
 
-    The configuration is compared on loading; versions of packages are for people. Raises
-    OutputError, and TypeError where the tree holds something that cannot be stored.
+    Raises OutputError, and TypeError where the tree holds something that cannot be stored.
     """
     noted = json.dumps(dict(versions or {}))
     data = pack(state, format=FORMAT, version=VERSION, config_toml=config_toml, versions=noted)
@@ -82,10 +78,9 @@ def unpack(data: bytes) -> dict[str, Any]:
 def load_checkpoint(
     path: Path, *, config_toml: str | None = None, fill: Callable[[str], str] = lambda text: text
 ) -> dict[str, Any]:
-    """Read a state, of any configuration if that is None.
+    """Read a state, of any configuration if that is None; ``fill`` completes an older file's.
 
-    ``fill`` completes the configuration in the file, which may be older. Raises CheckpointError,
-    and DamagedCheckpointError if the file is damaged.
+    Raises CheckpointError, and DamagedCheckpointError if the file is damaged.
     """
     try:
         path.open("rb").close()

@@ -1,9 +1,8 @@
 """Writes an expert's trajectories to disk: rounds of whole episodes, side by side.
 
-Every episode of a round starts together and is taken once it ends, so no episode is cut short and
-short ones are not preferred. The environment's label is the expert's action: the oracle's, or the
-one that follows the scheme that drives the links. With several schemes, each link has the one with
-the greatest return there.
+All episodes of a round are taken, to their end, so short ones are not preferred. The label is the
+expert's action: the oracle's, or the one that follows the scheme that drives the links. With
+several schemes, each link has the one with the greatest return there.
 """
 
 import math
@@ -178,8 +177,7 @@ def collect_data(
 ) -> Manifest | int:
     """Collect a data set in rounds of the same configuration, in a new or empty folder.
 
-    Returns its manifest, or the number of the signal that ended it early: then nothing is kept.
-    Raises OutputError.
+    Returns its manifest, or the signal that ended it early and left nothing; raises OutputError.
     """
     origin = Origin(
         *(config.scheme, config.env.suites, config.split, config.seed, rounds.count),

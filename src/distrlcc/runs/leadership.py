@@ -1,9 +1,8 @@
 """Which process writes a run's folder: the one with the newest epoch, a number that only grows.
 
-A leader that was frozen may be replaced and not know it. So the next one leaves a file of its epoch
-in the folder (a fencing token) and then removes the temporary files of earlier epochs. A former
-leader that has not looked for newer epochs yet will find one; if it looked already, its rename will
-fail. So each rename comes after a look, and each temporary file before it.
+A frozen leader may be replaced unknowingly. So the next leaves its epoch in the folder (a fencing
+token), then removes temporary files of earlier ones: a former leader finds that epoch, or its
+rename fails. Each rename comes after a look, and each temporary file before it.
 """
 
 import sys
@@ -65,10 +64,7 @@ class Leadership:
         remove_temporary(folder, folder / "checkpoints", epoch=epoch)
 
     def check(self) -> None:
-        """Raise FencedError if another process leads, OutputError if the folder is gone.
-
-        Where it is a later rank 0 of the same run, that is a SupersededError.
-        """
+        """Raise FencedError if another leads (SupersededError: in this run), or OutputError."""
         run = run_of(self._folder)
         if run is None:
             raise OutputError(f"{self._folder} no longer holds a run; was it deleted?")

@@ -1,8 +1,7 @@
 """Progress of a run: a live table in a terminal, plain lines elsewhere.
 
-What :data:`COLUMNS` names is shown; a value stays until a newer one comes, as not every update ends
-an episode. Speed is measured here over the last seconds, so pauses for scoring count. It is drawn
-when something is reported, so no thread competes with training.
+A value of :data:`COLUMNS` stays until a newer one comes. Speed is measured over the last seconds,
+so pauses count. It is drawn when something is reported: no thread competes with training.
 """
 
 import math
@@ -10,6 +9,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rich.console import Console, Group
@@ -55,10 +55,7 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Show nothing yet; the run ends at these steps or this training time, s, if given.
-
-        It is written to standard error by default; ``clock`` has seconds from any origin.
-        """
+        """Show nothing yet, by default on standard error; a run ends at these steps or seconds."""
         self._total_steps, self._max_seconds = total_steps or 0, max_seconds or 0.0
         self._console = console or _Console(stderr=True, quiet=not show)
         self._clock = clock
@@ -87,8 +84,7 @@ class Progress:
     def update(self, metrics: Mapping[str, Any], alarm: str | None = None) -> None:
         """Report an update's metrics, and what is wrong with the training, if anything.
 
-        Shown are ``steps`` so far, ``seconds`` of training so far, those before a resume counted
-        (measured here if absent), and what :data:`COLUMNS` names.
+        Shown are ``steps``, ``seconds`` of training (measured here if absent) and :data:`COLUMNS`.
         """
         now = self._clock()
         for key, value in metrics.items():
@@ -190,16 +186,13 @@ News = list[tuple[str, tuple[Any, ...]]]
 """Calls of methods of a `Progress`, and of ``say``, that another process is to make."""
 
 
-class RemoteProgress:
+class RemoteProgress(AbstractContextManager["RemoteProgress"]):
     """Keeps what a `Progress` would show until the process that shows it fetches `news`."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
         self.below: Callable[[], Table] | None = None
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=MOST_CALLS)
-
-    def __enter__(self) -> "RemoteProgress":
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Keep what was not fetched."""

@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 def build_learner(
     config: RunConfig, spec: PolicySpec, reducer: Reducer | None = None, device: str = "cpu"
 ) -> Learner:
-    """Return the learner that a run's configuration has a section for, as training starts.
-
-    Raises ConfigError, DatasetError, and PolicyFileError at what it starts from.
-    """
+    """Return the learner of a run; ConfigError, DatasetError, PolicyFileError: it cannot start."""
     limit_threads()
     learner: Learner
     if config.gail is not None:
@@ -163,10 +160,9 @@ class RunState:
         return bool(self.config.max_seconds) and self.counters.seconds >= self.config.max_seconds
 
     def commit(self, stats: CollectStats, *, learned: bool = True, finite: bool = True) -> None:
-        """Count an update with these statistics, and see that it did no harm.
+        """Count an update with these statistics; ConfigError: diverged, and not restored.
 
-        A refused update ``learned`` nothing, for instance since numbers were not ``finite``. Raises
-        ConfigError if training has diverged and was not restored.
+        A refused update ``learned`` nothing, for instance since numbers were not ``finite``.
         """
         if not learned:
             self.learner.pass_over(int(stats.steps))

@@ -27,10 +27,7 @@ class Source(Protocol):
     spec: PolicySpec
 
     def next(self, weights: Weights, stop: Stop | None) -> tuple[Any, CollectStats] | None:
-        """Return the next batch and its statistics, or None if there will be no more.
-
-        The weights act from now on; ``stop`` cuts the batch short.
-        """
+        """Return the next batch, which ``stop`` cuts short, and its statistics; None: no more."""
 
     def nothing(self) -> Any:
         """Return a batch without a row, for an update to which this process adds nothing."""
@@ -54,10 +51,7 @@ class Source(Protocol):
         """Go on from a run's state, which may lack this part; say if the learner's data fit it."""
 
     def close(self, update: int) -> Exception | None:
-        """Close everything; return why there were no more batches, if that is an error.
-
-        A batch that came after ``update`` updates was not learned from.
-        """
+        """Close; return the error for which batches ended. One after ``update`` is unlearned."""
         return None
 
 
@@ -70,10 +64,7 @@ class Share:
 
     @classmethod
     def of(cls, config: RunConfig, slot: int, size: int) -> "Share":
-        """Return a slot's share, whole links; a late joiner (slot ≥ ``size``) gets further ones.
-
-        Raises ConfigError where there is not one environment for each.
-        """
+        """Return a slot's share, whole links; slot ≥ ``size``: further ones; ConfigError: none."""
         num_envs, agents = config.num_envs, config.env.unit
         if config.distributed.batch == "per-process":
             return cls(slot * num_envs, num_envs)

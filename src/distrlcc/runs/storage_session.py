@@ -17,9 +17,8 @@ from distrlcc.storage import LATEST, Storage, StorageLostError, say
 def stored(storage: Storage, folder: Path, *, resume: bool) -> Iterator[None]:
     """Hold a run's name while it is trained, and see that its end is stored.
 
-    A run that goes on is fetched if its directory is not on this machine, or lacks what was stored
-    from elsewhere since. The old one is then stored, and kept under another name. Raises
-    CheckpointError if no checkpoint to fetch is whole, and OutputError.
+    A run that goes on is fetched if its directory here is missing or old; an old one is stored and
+    kept beside. CheckpointError: no checkpoint to fetch is whole; OutputError.
     """
     storage.open(check=True)
     if not resume and storage.holds_run():

@@ -1,8 +1,7 @@
 """Logs a run to Weights & Biases and MLflow (extras ``wandb``, ``mlflow``), each by a process.
 
-The process follows the run's metrics.jsonl. So each row is sent once, whichever rank writes it. A
-server that is slow or dead holds no rank up, and one that comes back gets what it missed. A file in
-the run's folder keeps the tracker's run, and a resume goes on in that.
+It follows metrics.jsonl, so each row is sent once, whichever rank writes it, and a slow or dead
+server holds no rank up. A file in the run's folder keeps the tracker's run for a resume.
 """
 
 import fcntl

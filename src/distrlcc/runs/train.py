@@ -48,8 +48,7 @@ class Group(Protocol):
         """Learn from all ranks' batches; None if there was none, or it was broken off and undone.
 
         The state changes on all ranks alike. A rank with older weights takes the others' and
-        discards its batch, which is None if it has none yet. ``stats`` are its statistics
-        meanwhile.
+        discards its batch, which is None if it has none yet; ``stats`` are its own.
         """
 
     def ended(self, state: RunState) -> bool:

@@ -77,9 +77,8 @@ def run(
 ) -> tuple[int, dict[int, str]]:
     """Run a tuner that `prepare` has checked, until it is done or stopped; ``show`` takes lines.
 
-    Returns the signal that ended it early, or 0, and why members failed, by their numbers. Raises
-    ConfigError if Ray or a member's cores are missing, GroupError if there is no such cluster, and
-    OutputError at the storage.
+    Returns the signal that ended it early, or 0, and why members failed, by number. ConfigError: no
+    Ray, or no room for a member; GroupError: no such cluster; OutputError: the storage.
     """
     # Open what is written to.
     place = storage_filesystem(config.storage or str(directory.path.absolute() / "checkpoints"))
@@ -268,11 +267,10 @@ def _chooser(config: TuneConfig) -> dict[str, Any]:
 class Population(PopulationBasedTraining):
     """Ray's population-based training, with draws that a seed decides and a state that survives.
 
-    Ray's own scheduler draws from Python's global generator, and begins anew when a tuner is
-    restored. If members are looked at together, it may wait forever for one that has failed or is
-    done. So it may after a restore, or if reports are farther apart than looks. It does not copy a
-    member that was not among the best at its own last look. And Ray deletes checkpoints by their
-    number, also those that another member will still copy.
+    Ray's own draws from Python's global generator, and begins anew when a tuner is restored. With
+    synch it may wait forever for a member that failed or is done, after a restore, or if reports
+    are rare. It copies no member that was not among the best at its own last look. And it deletes
+    checkpoints by number, also those that another member will still copy.
     """
 
     def __init__(self, config: TuneConfig) -> None:
