@@ -35,11 +35,11 @@ from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
 from distrlcc.processes import switch_threads_often
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.run_config import CHANNEL, TORCH_RPC, RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
 from tests.support.thread_engine import InProcessEngine

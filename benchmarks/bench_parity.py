@@ -31,9 +31,9 @@ from distrlcc.evaluation.bootstrap import mean_intervals
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run
 from distrlcc.runs.source import Share

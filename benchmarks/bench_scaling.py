@@ -44,9 +44,9 @@ from distrlcc.learn.learner import Weights
 from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.identity import identity
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import RunState, build_learner, env_run

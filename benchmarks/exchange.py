@@ -25,10 +25,10 @@ import torch
 from distrlcc.errors import GroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.process_group import ProcessGroup
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import behind_tunnel
 from distrlcc.parallel.store import Master
 from distrlcc.processes import descendants, die_with_parent
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.run_config import RunConfig
 from tests.support.namespaces import Hosts
 

@@ -10,8 +10,8 @@ import pytest
 
 from distrlcc.actors.admission import admit, join
 from distrlcc.errors import GroupError
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master
+from distrlcc.runs.options import RankSpec
 
 SAME = {"distrlcc": "any"}
 

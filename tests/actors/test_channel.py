@@ -28,10 +28,10 @@ from distrlcc.learn.collect import CollectStats
 from distrlcc.learn.learner import Weights
 from distrlcc.parallel.gate import Gate, Tunnel
 from distrlcc.parallel.interface import listen
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, connect
 from distrlcc.policy.spec import expected_shapes
 from distrlcc.recipes.registry import RECIPES, recipe
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
 from tests.hosts import wait_until

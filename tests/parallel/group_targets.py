@@ -23,8 +23,8 @@ from distrlcc.parallel import process_group
 from distrlcc.parallel.gate import TunnelStore
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import PeerLostError, ProcessGroup
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import identity
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.stopper import Stopper
 
 

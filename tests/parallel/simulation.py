@@ -57,7 +57,6 @@ from distrlcc.parallel import (
     store,
 )
 from distrlcc.parallel.interface import Interface
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob, train_rank
 from distrlcc.policy.spec import expected_shapes
 from distrlcc.recipes.registry import recipe
@@ -66,6 +65,7 @@ from distrlcc.runs.held_out import ACTINGS, HeldOutScore
 from distrlcc.runs.identity import package_versions
 from distrlcc.runs.leadership import FencedError
 from distrlcc.runs.metrics_log import read_metrics
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.progress import RemoteProgress
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory

@@ -24,11 +24,11 @@ from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.decentralized import check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.source import Share
 from tests.parallel.commands import Command, rows, saved, updates
 from tests.parallel.group_targets import Disturbed, disturbed

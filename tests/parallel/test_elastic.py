@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.policy_file import load_policy
+from distrlcc.runs.options import RankSpec
 from tests.hosts import rank_processes, wait_until
 from tests.parallel import group_targets
 from tests.parallel.commands import rows

@@ -19,8 +19,8 @@ import pytest
 
 from distrlcc.errors import GroupError, warn_in_lines
 from distrlcc.parallel.launcher import Launcher, Outcome
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.processes import find_process
+from distrlcc.runs.options import RankSpec
 from tests.hosts import fork_server, rank_processes, wait_until
 from tests.parallel import group_targets
 from tests.parallel.commands import Command

@@ -10,7 +10,7 @@ import pytest
 
 from distrlcc.limits import limits
 from distrlcc.parallel.membership import Member, Membership, serve_lighthouse
-from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.runs.options import RankSpec
 
 pytestmark = pytest.mark.net
 

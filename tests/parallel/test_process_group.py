@@ -28,9 +28,9 @@ from distrlcc.parallel.interface import LOOPBACK, Interface
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import _torchft
 from distrlcc.parallel.process_group import ProcessGroup, _check_private, checked_device
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, connect, raise_to, sockets_to
 from distrlcc.runs.identity import identity
+from distrlcc.runs.options import RankSpec
 from tests.hosts import wait_until
 from tests.parallel.group_targets import (
     Job,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from distrlcc.parallel.rank_spec import RankSpec
-from distrlcc.parallel.store import Master, connect, has_ended, newest_attempt, note_end, raise_to
+from distrlcc.parallel.store import Master, connect, has_ended, note_end, number_in, raise_to
+from distrlcc.runs.options import RankSpec
 
 
 def test_only_who_leads_ends_a_run_and_what_is_no_number_is_not_there() -> None:
@@ -29,4 +29,4 @@ def test_only_who_leads_ends_a_run_and_what_is_no_number_is_not_there() -> None:
         store.set("epoch", "x")
         assert raise_to(store, 4) == 4
         store.set("attempt", "[]")
-        assert newest_attempt(store) == -1
+        assert number_in(store, "attempt") == -1

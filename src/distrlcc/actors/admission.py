@@ -19,8 +19,8 @@ from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, handshake, missing, receive
 from distrlcc.parallel.interface import interface_towards
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import connect, master_needed
+from distrlcc.runs.options import RankSpec
 
 _SAY_SECONDS = 5.0
 """Time after which the user is told which workers are awaited; processes start within it."""

@@ -34,8 +34,8 @@ from distrlcc.limits import limits
 from distrlcc.parallel.admission import decode, own_token, receive
 from distrlcc.parallel.gate import Gate
 from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_ours
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.policy.spec import expected_shapes
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import new_rollout, policy_spec
 

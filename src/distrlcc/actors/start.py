@@ -20,13 +20,12 @@ from distrlcc.limits import limits
 from distrlcc.parallel.interface import check_place, interface_towards
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob, node_job, rank_spec, train_group
 from distrlcc.parallel.store import note_end, raise_to
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import identity
 from distrlcc.runs.leadership import run_of
-from distrlcc.runs.options import GroupOptions, Node, RunOptions
+from distrlcc.runs.options import GroupOptions, Node, RankSpec, RunOptions
 from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import TORCH_RPC, RunConfig

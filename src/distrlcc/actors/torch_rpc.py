@@ -21,8 +21,8 @@ from distrlcc.errors import GroupError
 from distrlcc.limits import begin, limits
 from distrlcc.parallel.gate import Gate, TunnelStore
 from distrlcc.parallel.interface import LOOPBACK, interface_towards
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import PrefixStore
+from distrlcc.runs.options import RankSpec
 
 if not rpc.is_available():
     raise ImportError("torch has no RPC")

@@ -24,7 +24,8 @@ class WorkerTable:
     def __init__(self, path: Path | None, note: Callable[[str], None] = say) -> None:
         """Write there, if anywhere, and note news; see `lead`."""
         self.note, self._path = note, path
-        self._redraw = self._check = _nothing
+        self._redraw: Callable[[], None] = lambda: None
+        self._check = self._redraw
         self._written = float("-inf")
         self._workers: list[WorkerState] = []
 
@@ -69,10 +70,6 @@ class WorkerTable:
         if len(self._workers) > _SHOWN:
             table.add_row(f"and {len(self._workers) - _SHOWN} more", *[""] * (len(_COLUMNS) - 1))
         return table
-
-
-def _nothing() -> None:
-    return
 
 
 def _figures(state: WorkerState) -> dict[str, object]:

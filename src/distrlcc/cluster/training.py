@@ -18,12 +18,11 @@ from distrlcc.cluster.placement import Reservation
 from distrlcc.errors import OutputError
 from distrlcc.limits import limits
 from distrlcc.parallel.process_group import ProcessGroup
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.start import TrainJob, behind_tunnel, rank_spec, train_rank
 from distrlcc.parallel.store import Master
 from distrlcc.processes import let_threads_preempt, switch_threads_often
 from distrlcc.runs.identity import check_identity, identity
-from distrlcc.runs.options import GroupOptions, RunOptions
+from distrlcc.runs.options import GroupOptions, RankSpec, RunOptions
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import rehearse
 from distrlcc.runs.source import Share

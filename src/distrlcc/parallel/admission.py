@@ -14,8 +14,8 @@ import msgspec
 
 from distrlcc.errors import ConfigError, NoGroupError, reading
 from distrlcc.limits import wait_until
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.runs.identity import check_identity
+from distrlcc.runs.options import RankSpec
 from distrlcc.runs.stopper import Stopper
 
 TOKEN = "DISTRLCC_TOKEN"  # environment variable with the secret

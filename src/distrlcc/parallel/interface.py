@@ -19,8 +19,9 @@ from distrlcc.limits import limits, look_up
 LOOPBACK = "127.0.0.1"
 _THIS_NETWORK, _BROADCAST = IPv4Network("0.0.0.0/8"), IPv4Address("255.255.255.255")
 _NET = Path("/sys/class/net")
-_SIOCGIFCONF, _ENTRY_BYTES = 0x8912, 40  # linux/sockios.h; struct ifreq where pointers have 64 bits
-_IFCONF = struct.Struct("@iP")
+_SIOCGIFCONF = 0x8912  # linux/sockios.h
+_IFCONF, _ENTRY = struct.Struct("@iP"), struct.Struct("16s4x4s16x")
+"""The latter is struct ifreq, of an IPv4 address, where pointers have 64 bits."""
 _NO_HARDWARE_ADDRESS = "65534"  # ARPHRD_NONE: TUN devices and WireGuard
 
 
@@ -40,14 +41,13 @@ def interfaces() -> list[Interface]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         # Without room the kernel tells the size (struct ifconf).
         size = _IFCONF.unpack(fcntl.ioctl(control, _SIOCGIFCONF, _IFCONF.pack(0, 0)))[0]
-        room = array("B", bytes(size + 64 * _ENTRY_BYTES))  # some may come meanwhile
+        room = array("B", bytes(size + 64 * _ENTRY.size))  # some may come meanwhile
         request = _IFCONF.pack(len(room), room.buffer_info()[0])
         size = _IFCONF.unpack(fcntl.ioctl(control, _SIOCGIFCONF, request))[0]
-    entries = (room[at : at + _ENTRY_BYTES].tobytes() for at in range(0, size, _ENTRY_BYTES))
     return [
         # A label as in eth0:x is none of the interface's name.
-        Interface(e[:16].partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(e[20:24]))
-        for e in entries
+        Interface(name.partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(address))
+        for name, address in _ENTRY.iter_unpack(room[:size])
     ]
 
 

@@ -25,11 +25,10 @@ from distrlcc.limits import limits, wait_until
 from distrlcc.parallel.admission import own_token
 from distrlcc.parallel.gate import Tunnel
 from distrlcc.parallel.interface import resolve
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, RunWatch, open_tunnel, wait_for_attempt
 from distrlcc.plugins import blame
 from distrlcc.processes import LAUNCHER, RANK_ENVIRONMENT, die_with_parent
-from distrlcc.runs.options import Watch
+from distrlcc.runs.options import RankSpec, Watch
 from distrlcc.runs.stopper import SIGNALS, Stopper
 from distrlcc.storage import say
 

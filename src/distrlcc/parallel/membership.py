@@ -20,7 +20,7 @@ import msgspec
 from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.extras import missing
 from distrlcc.limits import limits
-from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.runs.options import RankSpec
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Name = Annotated[str, msgspec.Meta(max_length=128)]

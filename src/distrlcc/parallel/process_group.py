@@ -36,18 +36,18 @@ from distrlcc.parallel.interface import (
     is_tunnel,
 )
 from distrlcc.parallel.membership import Member, Membership
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import (
     PrefixStore,
     connect,
     has_ended,
     master_needed,
-    newest_attempt,
     note_end,
+    number_in,
     raise_to,
     reach,
 )
 from distrlcc.processes import let_threads_preempt
+from distrlcc.runs.options import RankSpec
 
 _GREATEST = 1e30  # square of a norm; a gradient with a greater one may still be finite
 _FAILURES = 5  # groups that may fail to form one after the other
@@ -120,7 +120,7 @@ class ProcessGroup:
                     self.spec,
                     lighthouse,
                     self.interface.address,
-                    lambda: self._from_store(newest_attempt, self.spec.attempt),
+                    lambda: self._from_store(number_in, self.spec.attempt, "attempt"),
                 )
                 self._wait_for_all()
         except BaseException:

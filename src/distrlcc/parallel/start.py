@@ -22,14 +22,13 @@ from distrlcc.parallel.decentralized import ElasticGroup
 from distrlcc.parallel.interface import LOOPBACK, check_place, interface_towards, is_loopback
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.process_group import ProcessGroup, checked_device
-from distrlcc.parallel.rank_spec import RankSpec
 from distrlcc.parallel.store import Master, open_store, open_tunnel
 from distrlcc.parallel.tunnel import Port
 from distrlcc.processes import die_with_parent
 from distrlcc.runs.identity import identity
 from distrlcc.runs.imitation import SequenceSource, imitation_run
 from distrlcc.runs.leadership import run_of
-from distrlcc.runs.options import GroupOptions, Node, RunOptions
+from distrlcc.runs.options import GroupOptions, Node, RankSpec, RunOptions
 from distrlcc.runs.progress import Display, Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import ImitateConfig, RunConfig

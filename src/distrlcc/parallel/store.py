@@ -19,7 +19,7 @@ from distrlcc.parallel.admission import guard
 from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
 from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_loopback, listen, resolve
 from distrlcc.parallel.membership import serve_lighthouse
-from distrlcc.parallel.rank_spec import RankSpec
+from distrlcc.runs.options import RankSpec
 
 _EPOCH = "epoch"
 _MOST_DIGITS = 18
@@ -177,8 +177,8 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
     """Return a run's attempt once it is at least ``least``; raises GroupError if that fails."""
     store = connect(spec, spec.join_seconds)
     with master_needed(spec):
-        if wait_until(lambda: newest_attempt(store) >= least, spec.join_seconds):
-            return newest_attempt(store)
+        if wait_until(lambda: number_in(store, "attempt") >= least, spec.join_seconds):
+            return number_in(store, "attempt")
     raise GroupError(
         f"the master at {spec.address}:{spec.port} did not start the run again within "
         f"{spec.join_seconds:.0f} s"
@@ -202,11 +202,6 @@ def note_end(store: Any, attempt: int, epoch: int) -> None:
 def has_ended(store: Any, attempt: int) -> bool:
     """Say whether the one that leads has noted an attempt's end; of others it is not believed."""
     return 0 < number_in(store, _EPOCH) == number_in(store, f"{attempt}/finished")
-
-
-def newest_attempt(store: Any) -> int:
-    """Return the number of the attempt that a run is at; -1 if none has begun."""
-    return number_in(store, "attempt")
 
 
 def number_in(store: Any, key: str) -> int:
@@ -247,7 +242,7 @@ class RunWatch:
                 store = connect(spec, 0.0)
                 others = store.add(f"{spec.attempt}/watched", 0 if serves else 1)
                 ended = has_ended(store, spec.attempt)
-                if ended or newest_attempt(store) > spec.attempt:
+                if ended or number_in(store, "attempt") > spec.attempt:
                     self.over.set()
             except (DistrlccError, RuntimeError) as error:
                 refused = isinstance(error.__context__, ConnectionRefusedError)

@@ -115,7 +115,8 @@ class Recorder(AbstractContextManager["Recorder"]):
     def _others(self, run: RunDirectory, shown: Display) -> dict[str, Any] | None:
         """Return what is saved, if that is of another history than this process's."""
         begins = self._resume and not self._state.counters.update
-        if not self._shared_only or not (begins or run.has_checkpoint):
+        saves = map(run.checkpoint_path, ("latest", "previous"))
+        if not self._shared_only or not (begins or any(path.exists() for path in saves)):
             return None
         saved = run.load(shown.note)
         if saved is None:

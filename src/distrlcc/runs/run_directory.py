@@ -138,11 +138,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Return the place of the checkpoint ``latest``, ``previous`` or ``best``."""
         return self.path / "checkpoints" / f"{name}.safetensors"
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether anything is saved, whole or damaged."""
-        return any(self.checkpoint_path(name).exists() for name in ("latest", "previous"))
-
     def belong_to(self, run: str, *, new: bool = True) -> None:
         """Take the id that a run's processes have in common, and write it down if it is new."""
         self._run = run

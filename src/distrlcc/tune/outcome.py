@@ -47,7 +47,7 @@ class Recorder:
     def record(self, report: Report) -> None:
         """Append a report; raises OutputError."""
         config, best = self._config, self.best or report
-        self._append(REPORTS, replace(report, attempt=self._attempt))
+        self.append(REPORTS, replace(report, attempt=self._attempt))
         self._count += 1
         self._updates[report.member] = report.update
         if time.monotonic() - self._shown >= _LINE_SECONDS:
@@ -59,11 +59,8 @@ class Recorder:
                 f"(member {best.member} update {best.update})  {values}  {self._left()}".rstrip()
             )
 
-    def record_copy(self, copy: Copy) -> None:
-        """Append a copy that was decided on; raises OutputError."""
-        self._append(COPIES, copy)
-
-    def _append(self, name: str, what: Report | Copy) -> None:
+    def append(self, name: str, what: Report | Copy) -> None:
+        """Append to a file of reports or copies; raises OutputError."""
         path = self._folder / name
         remedy = "; members' checkpoints are kept, so make room and go on with --resume"
         with writing(path, remedy), path.open("ab") as file:

@@ -32,7 +32,7 @@ from distrlcc.filesystems import is_folder, storage_filesystem
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.tune.member import REPORT, Member
-from distrlcc.tune.outcome import POLICY, Recorder
+from distrlcc.tune.outcome import COPIES, POLICY, Recorder
 from distrlcc.tune.report import Copy, decode
 from distrlcc.tune.space import explorer, space_of
 from distrlcc.tune.tune_config import STOPPERS, TuneConfig, steps_per_update
@@ -395,7 +395,7 @@ class Population(PopulationBasedTraining):
             if self._copied is not None:
                 time = self._trial_state[self._copied].last_train_time or 0
                 copy = replace(copy, donor=_member_number(str(self._copied)), donor_time=time)
-            watch.recorder.record_copy(copy)
+            watch.recorder.append(COPIES, copy)
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         """Copy as Ray does, and let the next snapshot know: Ray's has the values alone."""
