@@ -25,16 +25,16 @@ def launched(environment: Mapping[str, str]) -> dict[str, str] | None:
     """Return RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK; None: alone; ConfigError."""
     found = {name: environment[name] for name in (*_FOUR, "LOCAL_RANK") if environment.get(name)}
     source = "the environment"
-    for launcher, rank, size, local, started in _OTHERS:
-        if "RANK" not in found and "WORLD_SIZE" not in found and environment.get(started):
-            if environment.get(size, "1") == "1":
-                continue
-            source = launcher
-            found |= {"RANK": environment.get(rank, ""), "WORLD_SIZE": environment[size]}
-            found.setdefault("LOCAL_RANK", environment.get(local, "0"))
     # A master alone is of whoever starts the processes, as in a container.
     if not found.keys() & {"RANK", "WORLD_SIZE"}:
-        return None
+        for launcher, rank, size, local, started in _OTHERS:
+            if environment.get(started) and environment.get(size, "1") != "1":
+                source = launcher
+                found |= {"RANK": environment.get(rank, ""), "WORLD_SIZE": environment[size]}
+                found.setdefault("LOCAL_RANK", environment.get(local, "0"))
+                break
+        else:
+            return None
     if missing := [name for name in _FOUR if not found.get(name)]:
         have = [name for name in _FOUR if found.get(name)]
         raise ConfigError(
