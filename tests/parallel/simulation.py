@@ -939,7 +939,8 @@ def simulated() -> Iterator[None]:
             if hasattr(module, "time"):
                 patch.setattr(module, "time", clock)
         patch.setattr(admission, "monotonic", clock.monotonic)
-        patch.setattr(admission, "sleep", clock.sleep)
+        for name in ("monotonic", "sleep"):
+            patch.setattr(f"distrlcc.limits.{name}", getattr(clock, name))
         torchft = SimpleNamespace(LighthouseClient=_LighthouseClient)
         patch.setattr(membership, "_torchft", lambda: torchft)
         patch.setattr(membership, "threading", SimpleNamespace(Thread=_Thread, Event=_Event))

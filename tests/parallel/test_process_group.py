@@ -24,10 +24,10 @@ import pytest
 
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import handshake
-from distrlcc.parallel.interface import LOOPBACK, Interface
+from distrlcc.parallel.interface import LOOPBACK, Interface, check_private
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import _torchft
-from distrlcc.parallel.process_group import ProcessGroup, _check_private, checked_device
+from distrlcc.parallel.process_group import ProcessGroup, checked_device
 from distrlcc.parallel.store import Master, connect, raise_to, sockets_to
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import RankSpec
@@ -360,7 +360,7 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
 
 
 def test_nccl_speaks_where_its_user_trusts_all_who_listen() -> None:
-    _check_private(Interface("lo", LOOPBACK), named=False)
-    _check_private(open_to_all := Interface("eth0", "10.0.0.1"), named=True)
+    check_private(Interface("lo", LOOPBACK), named=False)
+    check_private(open_to_all := Interface("eth0", "10.0.0.1"), named=True)
     with pytest.raises(ConfigError, match=r"^NCCL would speak over eth0 .*--interface"):
-        _check_private(open_to_all, named=False)
+        check_private(open_to_all, named=False)

@@ -11,16 +11,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from distrlcc.cluster import session
 from distrlcc.cluster.placement import Reservation, reserve
-from distrlcc.cluster.session import (
-    dead_part,
-    death,
-    last_line,
-    memory_kills,
-    ray_session,
-    require_ray,
-    why_gone,
-)
 from distrlcc.errors import LEFT_OUT, DistrlccError, GroupError
 from distrlcc.limits import limits
 from distrlcc.runs.options import RunOptions
@@ -44,7 +36,7 @@ class Trains:
     """An actor that trains in one thread, in its method ``train``, and answers in others."""
 
     def __init__(self) -> None:
-        ray = require_ray()
+        ray = session.require_ray()
         self.feed, self.stopper = RemoteProgress(), Stopper(launched=True)
         own = ray.get_runtime_context().get_actor_id()
         self.restarts = int(ray._private.state.actors(own)["NumRestarts"])
@@ -66,7 +58,7 @@ class Member:
         self, name: str, actor: Any, job: tuple[Any, ...], lives: int, progress: Progress
     ) -> None:
         """Have it train; it begins when there is room, and again as often as it has ``lives``."""
-        self._ray = require_ray()
+        self._ray = session.require_ray()
         self.name, self.lives, self.most_lives = name, lives, lives
         self._actor, self._job, self._progress = actor, job, progress
         self._deaths, self._kills, self._stopped, self._looked = 0, 0, False, monotonic()
@@ -112,7 +104,7 @@ class Member:
             return self._result()
         if not self.acts and monotonic() > self._looked + limits().call:
             # One that is killed whenever it starts never says so itself.
-            self._looked, kills = monotonic(), memory_kills(self._actor)
+            self._looked, kills = monotonic(), session.memory_kills(self._actor)
             if len(kills) > self._kills:
                 self._kills = len(kills)
                 self._lose(f"is gone: {kills[-1]}")
@@ -128,7 +120,7 @@ class Member:
         except self._ray.exceptions.RayError as error:
             self._asked = self._ask()
             if self.acts:  # else it is still being started again
-                self._lose(f"is gone: {self._death(death(error))}")
+                self._lose(f"is gone: {self._death(session.death(error))}")
             return
         self._asked = self._ask()  # not before: it could take the news of the one before
         if restarts > self._deaths:  # it died between two questions
@@ -137,7 +129,7 @@ class Member:
         self._deaths, self.acts, self.since = restarts, True, monotonic()
 
     def _death(self, otherwise: str) -> str:
-        why, self._kills = why_gone(self._actor, self._kills, otherwise)
+        why, self._kills = session.why_gone(self._actor, self._kills, otherwise)
         return why
 
     def _lose(self, why: str) -> None:
@@ -156,9 +148,11 @@ class Member:
         except errors.RayTaskError as error:
             if isinstance(error.cause, DistrlccError):
                 raise error.cause from None
-            raise MemberGoneError(f"{self.name} failed: {last_line(error)}") from None
+            raise MemberGoneError(f"{self.name} failed: {session.last_line(error)}") from None
         except errors.RayError as error:
-            raise MemberGoneError(f"{self.name} is gone: {self._death(death(error))}") from None
+            raise MemberGoneError(
+                f"{self.name} is gone: {self._death(session.death(error))}"
+            ) from None
 
 
 @dataclass
@@ -186,7 +180,7 @@ class Driver:
         again = -1 if lives else 0
         options = {"max_concurrency": _THREADS, "max_restarts": again, "max_task_retries": again}
         options |= self.room.learners[index]
-        actor = require_ray().remote(kind).options(**options).remote()
+        actor = session.require_ray().remote(kind).options(**options).remote()
         self.members.append(Member(name, actor, job, lives, self.progress))
 
     def kill(self) -> None:
@@ -215,7 +209,7 @@ class Driver:
                     member.lives = member.most_lives
             self.options.watch(self.stopper)
             # Without Ray nothing can be started or stopped.
-            if dead := dead_part(require_ray()):
+            if dead := session.dead_part(session.require_ray()):
                 why = f"Ray is gone: its {dead} on this machine died"
                 raise GroupError(f"{why}; go on from the last checkpoint with: {self.again}")
             # Stop waiting once the time to end is over.
@@ -303,7 +297,7 @@ def drive(
     rest = go_on(out, options.place(""))
     again = f"distrlcc train --engine ray --topology {topology}{address} {rest}"
     # Open what the run needs, in this order, and close it in reverse.
-    with ray_session(on) as ray:
+    with session.ray_session(on) as ray:
         here = ray.util.get_node_ip_address()
         at = here if run or not options.storage else ""
         with (

@@ -19,14 +19,7 @@ from tempfile import gettempdir
 from time import monotonic, sleep
 from typing import Any
 
-from distrlcc.cluster.state import (
-    DEFAULT_PORT,
-    kept_token,
-    known_token,
-    name_ports,
-    node_here,
-    read_state,
-)
+from distrlcc.cluster import state
 from distrlcc.errors import ConfigError, NoGroupError
 from distrlcc.extras import require
 from distrlcc.limits import limits
@@ -189,8 +182,8 @@ def dead_part(ray: Any) -> str:
 def _resolve(address: str) -> str:
     if address != AUTO:
         return address
-    if read_state() is not None:
-        return node_here().ray_address
+    if state.read_state() is not None:
+        return state.node_here().ray_address
     if given := os.environ.get("RAY_ADDRESS"):
         return given
     for path in pointers():
@@ -208,9 +201,9 @@ def _credentials(address: str) -> dict[str, str]:
     A cluster that ``distrlcc cluster start`` did not start may need no token. This machine must
     then give none, even if it keeps one: its own processes would refuse each other.
     """
-    node = read_state()
+    node = state.read_state()
     here = node is not None and node.ray_address == address
-    token = kept_token() if here else known_token()
+    token = state.kept_token() if here else state.known_token()
     users_own = not token and "RAY_AUTH_MODE" in os.environ
     if ask_store(address, "") is not None or users_own:
         return {}
@@ -221,9 +214,11 @@ def _credentials(address: str) -> dict[str, str]:
 def parse_address(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST`` or ``HOST:PORT``; raises ConfigError if it is neither."""
     host, colon, port = text.rpartition(":")
-    host, port = (host, port) if colon else (text, str(DEFAULT_PORT))
+    host, port = (host, port) if colon else (text, str(state.DEFAULT_PORT))
     if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 65527:
-        raise ConfigError(f"{text!r}: expected HOST:PORT of the head, as 10.0.0.1:{DEFAULT_PORT}")
+        raise ConfigError(
+            f"{text!r}: expected HOST:PORT of the head, as 10.0.0.1:{state.DEFAULT_PORT}"
+        )
     return host, int(port)
 
 
@@ -272,7 +267,7 @@ def ask_store(address: str, token: str, row: bytes = b"") -> bytes | None:
             reason = error.details().rpartition(": ")[2]
     raise NoGroupError(
         f"no Ray cluster answers at {host}:{port} ({reason}); does 'distrlcc cluster status' work "
-        f"there, are ports {name_ports(port)} open, and is no other program there?"
+        f"there, are ports {state.name_ports(port)} open, and is no other program there?"
     )
 
 
@@ -311,7 +306,7 @@ def memory_kills(actor: Any) -> list[str]:
     An actor that Ray starts again does not say why it was restarted; Ray's table of processes does.
     """
     require_ray()
-    from ray._private import state  # noqa: PLC0415
+    from ray._private.state import state as tables  # noqa: PLC0415
     from ray.core.generated import gcs_pb2  # noqa: PLC0415
 
     table: Any = gcs_pb2  # whose classes are made when it is imported
@@ -322,7 +317,7 @@ def memory_kills(actor: Any) -> list[str]:
         made = f"job ID={number[-8:]}", f"task name={kind}.__init__"
         rows = map(
             table.WorkerTableData.FromString,
-            state.state._connect_and_get_accessor().get_worker_table(),
+            tables._connect_and_get_accessor().get_worker_table(),
         )
         for row in sorted(rows, key=lambda row: row.end_time_ms):
             parts = row.exit_detail.split("Selected to kill: ")[1:]

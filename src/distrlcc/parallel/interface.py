@@ -157,3 +157,12 @@ def is_tunnel(name: str) -> bool:
     except OSError:
         return False
     return kind == _NO_HARDWARE_ADDRESS or (_NET / name / "tun_flags").exists()
+
+
+def check_private(interface: Interface, *, named: bool) -> None:
+    """See that NCCL, which no tunnel carries, is on a trusted interface; else ConfigError."""
+    if not (named or is_loopback(interface.address) or is_tunnel(interface.name)):
+        raise ConfigError(
+            f"NCCL would speak over {interface} without encryption or any check of who is there: "
+            "use a VPN, or name an interface of a network that you trust with --interface"
+        )

@@ -28,13 +28,7 @@ from distrlcc.limits import limits
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.all_reduce import AllReduce
 from distrlcc.parallel.gate import Gate, TunnelStore
-from distrlcc.parallel.interface import (
-    LOOPBACK,
-    Interface,
-    interface_towards,
-    is_loopback,
-    is_tunnel,
-)
+from distrlcc.parallel.interface import LOOPBACK, check_private, interface_towards
 from distrlcc.parallel.membership import Member, Membership
 from distrlcc.parallel.store import (
     PrefixStore,
@@ -88,7 +82,7 @@ class ProcessGroup:
         self.device = checked_device(spec.device)
         self.interface = interface_towards(spec.address, spec.interface)
         if self.device.type == "cuda":
-            _check_private(self.interface, named=bool(spec.interface))
+            check_private(self.interface, named=bool(spec.interface))
         self.rank, self.size, self.members = 0, 0, list[Member]()
         # See `distrlcc.runs.recorder.Leader`.
         self.leads, self.key, self.epoch = True, "", 0
@@ -363,15 +357,6 @@ class ProcessGroup:
     def _add(self, amount: int) -> int:
         # Without the master no rank is cut short.
         return self._from_store(lambda store: int(store.add(f"{self.key}/rollouts", amount)), 0)
-
-
-def _check_private(interface: Interface, *, named: bool) -> None:
-    """See that NCCL, which no tunnel carries, is on a trusted interface; else ConfigError."""
-    if not (named or is_loopback(interface.address) or is_tunnel(interface.name)):
-        raise ConfigError(
-            f"NCCL would speak over {interface} without encryption or any check of who is there: "
-            "use a VPN, or name an interface of a network that you trust with --interface"
-        )
 
 
 def checked_device(name: str) -> torch.device:
