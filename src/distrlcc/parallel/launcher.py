@@ -90,10 +90,8 @@ class Launcher:
         _short_folder()
         self._context = multiprocessing.get_context("forkserver")
         # First what must know the launcher.
-        needed = ("parallel.fork_server", "runs.train")
-        self._context.set_forkserver_preload(
-            [*(f"distrlcc.{name}" for name in needed), target.__module__]
-        )
+        needed = ["distrlcc.parallel.fork_server", "distrlcc.runs.train", target.__module__]
+        self._context.set_forkserver_preload(needed)
         self._children: list[_Child] = []
         self._outcome = Outcome()
         self._ended = 0.0  # when the run was over or failed

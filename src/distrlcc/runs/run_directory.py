@@ -288,10 +288,9 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if (metrics.exists() and metrics.stat().st_size) or any(folder.glob("*")):
             return
         names = ["config.toml", "versions.json", "metrics.jsonl", "workers.jsonl", ".run", ".lock"]
-        names += ["tracker-wandb.json", "tracker-mlflow.json"]
-        hidden = (self.path.glob(kind) for kind in (".epoch-*", ".tracker-*"))
+        more = (self.path.glob(kind) for kind in (".epoch-*", ".tracker-*", "tracker-*.json"))
         with suppress(OSError):
-            for path in chain(map(self.path.joinpath, names), *hidden):
+            for path in chain(map(self.path.joinpath, names), *more):
                 path.unlink(missing_ok=True)
             folder.rmdir()
             self.path.rmdir()
