@@ -115,9 +115,9 @@ def test_segments_are_numbered_and_steps_counted() -> None:
     segments += _take(actor, 9 - len(segments))
     same(_arrays(segments[0].rollout), _arrays(kept))  # it is a copy
     assert [s.number for s in segments] == list(range(9))
-    assert {(s.worker, s.version, s.rollout.steps, s.rollout.first_index) for s in segments} == {
-        (1, 7, LENGTH, 2)
-    }
+    assert {
+        (s.worker, s.rollout.version, s.rollout.steps, s.rollout.first_index) for s in segments
+    } == {(1, 7, LENGTH, 2)}
     assert {s.stats.steps for s in segments} == {2.0 * LENGTH}
     report = actor.report(1, LONG)
     assert (report.version, report.segments[0].number) == (7, 9)
@@ -141,7 +141,7 @@ def test_weights_change_between_segments_alone_and_never_back() -> None:
     publisher = threading.Thread(target=publish)
     publisher.start()
     deadline = time.monotonic() + LONG
-    while not done.is_set() or taken[-1].version < versions[-1].version:
+    while not done.is_set() or taken[-1].rollout.version < versions[-1].version:
         assert time.monotonic() < deadline
         taken += actor.report(1, 1.0).segments
     publisher.join()

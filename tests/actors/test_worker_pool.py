@@ -291,7 +291,7 @@ def test_a_worker_that_joins_in_mid_run_acts_with_the_newest_weights() -> None:
         late = engine.join(2)
         taker.until(lambda: 2 in {s.worker for s in taker.taken}, "a late joiner's")
         assert f"joined: {late}, on indigo/2" in taker.events
-        assert {s.version for s in taker.taken if s.worker == 2} == {1}
+        assert {s.rollout.version for s in taker.taken if s.worker == 2} == {1}
         assert [state.worker for state in pool.workers()] == [*engine.workers, late]
         engine.leave(engine.workers[0])
         taker.until_gone(engine.workers[0])
@@ -393,9 +393,9 @@ def test_weights_reach_every_worker_and_each_says_when() -> None:
             assert 0.0 < pool.take_publish_seconds() < LONG
             assert pool.take_publish_seconds() == 0.0
         for index in range(WORKERS):
-            versions = [s.version for s in taker.taken if s.worker == index]
+            versions = [s.rollout.version for s in taker.taken if s.worker == index]
             assert versions == sorted(versions)
-        taker.until(lambda: taker.taken[-1].version == 3, "a segment of the newest")
+        taker.until(lambda: taker.taken[-1].rollout.version == 3, "a segment of the newest")
 
 
 def test_the_lag_is_shown() -> None:
