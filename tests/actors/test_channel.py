@@ -157,7 +157,7 @@ def test_all_that_a_run_sends_comes_as_it_was_and_fits(name: str) -> None:
     assert replace(told, segments=[]) == replace(report, segments=[])
     for sent, came in zip(segments, told.segments, strict=True):
         assert (came.worker, came.number, came.stats) == (sent.worker, sent.number, sent.stats)
-        assert came.version == 3
+        assert came.rollout.version == 3
         for key, array in sent.rollout.arrays().items():
             np.testing.assert_array_equal(getattr(came.rollout, key), array, strict=True)
 

@@ -90,7 +90,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             # From here on the folder is a run.
             write_atomically(path / "config.toml", text.encode())
             (path / "checkpoints").mkdir()
-        run._write_versions({**versions(), "resumed": []})
+        seeds = {k: v for k, v in flat(text).items() if k.rpartition(".")[2] == "seed"}
+        run._write_versions({**versions(), "seeds": seeds, "resumed": []})
         return run
 
     @classmethod
