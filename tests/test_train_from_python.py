@@ -93,7 +93,8 @@ def test_a_notebook_does_the_same(tmp_path: Path) -> None:
 
 def test_ctrl_c_saves_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    endless = SCRIPT.replace('metrics["update"] != 3', "None")
+    endless = SCRIPT.replace('np.bool_(metrics["update"] != 3)', "None")
+    assert endless != SCRIPT
     with Command(tmp_path, "-c", endless) as run:
         run.until_updates(tmp_path / "run", 2, 200.0)
         os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
