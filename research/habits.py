@@ -59,8 +59,9 @@ SIMULATED: dict[str, dict[str, Any]] = {
 _ELEMENTS = """
     delay slow-delay change fast slow top window path loss slow-loss idle age fill acks
     base wait recent-fast quick now cut slow-cut queued stood floor
-    quantile above spread slow-spread"""
-"""Elements of ``scale-free-spread``, as docs/environment.md names them."""
+    quantile above spread slow-spread
+    noise above-calm calm-fast calm-top wander"""
+"""Elements of ``scale-free-noise``, as docs/environment.md names them."""
 _RUNS, _WARM_SECONDS, _PORT = 6, 1.0, 4730
 _COLORS = ("#1a1a1a", "#0072B2", "#D55E00", "#009E73")
 _PERCENTS, _TICKS = (5, 25, 50, 75, 95), (-1, -0.2, 0, 0.2, 1)

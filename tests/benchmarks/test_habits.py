@@ -33,7 +33,7 @@ def test_the_distance_is_the_greatest_gap_between_two_shares() -> None:
 def test_the_kernel_and_the_simulators_are_compared(tmp_path: Path) -> None:
     link, plot, figures = (tmp_path / name for name in ("short.toml", "a.svg", "a.json"))
     link.write_text(LINK)
-    words = ["habits", "dagger", "--suite", str(link), "--seconds", "1"]
+    words = ["habits", "one", "--suite", str(link), "--seconds", "1"]
     words += ["--out", str(plot), "--json", str(figures)]
     assert main(words, "bench", COMMANDS, "research.") == 0
     assert re.search(r"<svg ", plot.read_text())
@@ -41,5 +41,5 @@ def test_the_kernel_and_the_simulators_are_compared(tmp_path: Path) -> None:
     (compared,) = told["distances"].values()
     assert list(compared) == ["kernel's halves", *SIMULATED]
     for found in compared.values():
-        assert len(found) == len(told["elements"]) == 14
+        assert len(found) == len(told["elements"]) == 33
         assert max(found) <= 1.0
