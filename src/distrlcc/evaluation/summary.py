@@ -181,7 +181,8 @@ class Summary:
         own, theirs = pairs[np.isfinite(pairs).all(axis=1)].T
         if not len(own):
             return f"{said}."
-        said += f"; it is ahead of {other.shown} on {(own > theirs).sum()} of {len(own)} links"
+        links = f"{len(own)} link{'s' * (len(own) > 1)}"
+        said += f"; it is ahead of {other.shown} on {(own > theirs).sum()} of {links}"
         far = (own < 0.5 * theirs).sum()
         return f"{said}, and has less than half of its power on {far}." if far else f"{said}."
 
