@@ -122,7 +122,7 @@ def _answer(client: UdpSocket, number: int) -> str:
 def test_one_host_has_few_places_and_who_makes_no_progress_gives_its_own_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
+    monkeypatch.setenv("DISTRLCC_LIMITS", "call=60")  # nobody is given up while they come
     with ExitStack() as stack:
 
         def client(host: str) -> UdpSocket:
@@ -137,7 +137,10 @@ def test_one_host_has_few_places_and_who_makes_no_progress_gives_its_own_up(
         late = client("127.0.0.9")
         assert _answer(late, 101) == "it is busy (64 sessions are open)"
         begin = monotonic_ns()
-        for turn in range(100):
+        for number in range(64):
+            hosts[number // 16].send([_data(number, 5)])
+        monkeypatch.setenv("DISTRLCC_LIMITS", "call=1")
+        for turn in range(6, 400):
             for number in range(64):
                 busy = number >= 48
                 hosts[number // 16].send([_data(number, turn if busy else 5)])
@@ -145,7 +148,7 @@ def test_one_host_has_few_places_and_who_makes_no_progress_gives_its_own_up(
                 break
             time.sleep(0.05)
         # A place is free once one of the three was quiet for as long as an answer may take.
-        assert 1.0 <= (monotonic_ns() - begin) * 1e-9 < 4.0
+        assert 1.0 <= (monotonic_ns() - begin) * 1e-9 < 20.0
         (given_up,) = served.ended
         assert "the sender has said nothing new for 1 s" in given_up.failure
         assert given_up.address[0] in ("127.0.0.2", "127.0.0.3", "127.0.0.4")
@@ -153,6 +156,7 @@ def test_one_host_has_few_places_and_who_makes_no_progress_gives_its_own_up(
         full = next(h for h in hosts[:3] if h.address[0] != given_up.address[0])
         assert _answer(full, 300) == ""
         assert served.ended[1].address[0] == full.address[0]
+        monkeypatch.setenv("DISTRLCC_LIMITS", "call=60")
         assert _answer(hosts[3], 301) == "it is busy (16 sessions of yours are open)"
 
 
