@@ -31,6 +31,7 @@ from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError, GroupError
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
+from distrlcc.net.emulator.namespace import on_loopback
 from distrlcc.parallel.admission import decode, own_token, receive
 from distrlcc.parallel.gate import Gate
 from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_ours
@@ -388,7 +389,8 @@ def _connect(spec: RankSpec, admission: Admission) -> socket.socket:
         if host and spec.gate and host != own.address:
             with Gate(spec.gate) as gate:
                 port = gate.way(gateway, name)
-            connection = socket.create_connection((LOOPBACK, port), limits().call)
+            place = LOOPBACK, port
+            connection = on_loopback(socket.create_connection, place, limits().call)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
             connection = socket.socket(socket.AF_UNIX)

@@ -19,6 +19,7 @@ from distrlcc.actors.admission import Admission
 from distrlcc.actors.engine import ActorError, Changes, Holder, Worker, WorkerGoneError
 from distrlcc.errors import GroupError
 from distrlcc.limits import begin, limits
+from distrlcc.net.emulator.namespace import on_loopback
 from distrlcc.parallel.gate import Gate, TunnelStore
 from distrlcc.parallel.interface import LOOPBACK, interface_towards
 from distrlcc.parallel.store import PrefixStore
@@ -54,7 +55,7 @@ def _open_rpc(spec: RankSpec, admission: Admission) -> None:
     # Torch waits forever for a member that has just died, and cannot be interrupted.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a Backend used as a ProcessGroup: torch's own
-        joined = begin(lambda: rpc.init_rpc(f"member{rank}", **more))
+        joined = begin(lambda: on_loopback(rpc.init_rpc, f"member{rank}", **more))
         late = wait([joined], seconds).not_done
     if late or joined.exception():
         reason = f"not all came within {seconds:.0f} s"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrlcc.cli.parser import assignments
-from distrlcc.cli.run_arguments import run_options
+from distrlcc.cli.run_arguments import close_loopback, run_options
 from distrlcc.config import override, to_toml
 from distrlcc.errors import ConfigError
 from distrlcc.runs.options import GroupOptions
@@ -41,6 +41,8 @@ def run(args: Namespace) -> int:
     from distrlcc.runs.imitation import imitation_run
     from distrlcc.runs.start import train_alone
 
+    if args.processes > 1 and not args.print_config:
+        close_loopback()
     config, data = _config(args)
     if args.print_config:
         print(to_toml(config), end="")

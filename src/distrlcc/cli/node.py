@@ -53,7 +53,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distrlcc.cli.output import note
-from distrlcc.cli.run_arguments import group_options, run_config, run_options
+from distrlcc.cli.run_arguments import close_loopback, group_options, run_config, run_options
 from distrlcc.errors import ConfigError, DistrlccError
 from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import Node
@@ -114,7 +114,11 @@ def _guard(args: Namespace, port: int) -> str:
     if not args.node_index:
         check_place(address, port)
     if is_loopback(address):
+        if args.topology == _ACTORS and args.node_num == 1:
+            close_loopback()  # else it is where others find this one
         return ""
+    # SSH would find that root's files are nobody's, and refuse them.
+    close_loopback("it starts other machines by SSH" if args.hosts else "")
     if own_token() or args.node_index:
         guard(own_token(), address)
         return ""

@@ -5,9 +5,11 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from distrlcc.cli.parser import assignments
+from distrlcc.cli.watched import owns_process
 from distrlcc.config import from_toml, override, read_toml
 from distrlcc.errors import ConfigError
 from distrlcc.filesystems import absolute
+from distrlcc.net.emulator.namespace import own_loopback
 from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
@@ -63,6 +65,15 @@ def group_options(args: Namespace) -> GroupOptions:
     """Return how a run's processes work together."""
     args.elastic = args.elastic and args.gpu < 0  # NCCL ends a process whose peer died
     return made(GroupOptions, args)
+
+
+def close_loopback(why: str = "") -> None:
+    """Let no other user of this machine reach the ports of the run that begins, or say why not."""
+    if owns_process() and (why := why or own_loopback()):
+        say(
+            f"other users of this machine reach this run's ports on loopback, as it has no network "
+            f"of its own ({why}); docs/security.md says what they can do"
+        )
 
 
 def made(kind: type[C], args: Namespace) -> C:

@@ -51,7 +51,7 @@ Rules:
 import os
 from argparse import Namespace
 
-from distrlcc.cli.run_arguments import group_options, run_config, run_options
+from distrlcc.cli.run_arguments import close_loopback, group_options, run_config, run_options
 from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.launched import launched
@@ -72,6 +72,9 @@ def run(args: Namespace) -> int:
             raise ConfigError("--gpu on Ray: 0 or --learner-gpus 1; Ray chooses which")
         if args.gpu == 0 and args.learner_gpus is None:
             args.learner_gpus = 1.0
+    several = args.processes > 1 or args.gpu >= 0 or bool(args.restarts)
+    if several and not (ray or by_launcher or args.print_config):
+        close_loopback()
     config = run_config(args)
     if args.print_config:
         print(to_toml(config), end="")
@@ -79,7 +82,7 @@ def run(args: Namespace) -> int:
     # Train where the arguments say.
     if ray:
         return _on_ray(config, args)
-    if by_launcher is not None or args.processes > 1 or args.gpu >= 0 or args.restarts:
+    if by_launcher is not None or several:
         from distrlcc.parallel.start import run_launched, start_node
 
         options, group = run_options(args), group_options(args)

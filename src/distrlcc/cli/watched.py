@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from distrlcc.limits import limits
-from distrlcc.plugins import GUARDED, short
+from distrlcc.plugins import BEFORE, GUARDED, short
 from distrlcc.processes import die_with_parent
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,6 +33,11 @@ def on_plugin(reference: str) -> None:
                 print(f"distrlcc: error: {line}", file=sys.stderr, flush=True)
             os._exit(code)  # what is to be left in order, the child has left so
     _say(f"{short(reference)}\n")
+
+
+def owns_process() -> bool:
+    """Say whether this process is the command's, and no program's or test's that calls it."""
+    return on_plugin in BEFORE
 
 
 def over(line: str = "") -> None:

@@ -157,7 +157,8 @@ def _namespaces() -> Finding:
     script = "from distrlcc.net.emulator.namespace import enter_user_namespace as enter; enter()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     if done.returncode:
-        return finding("namespaces", "cannot be made", warn=f"for emulated links: {REMEDY}")
+        use = "for emulated links, and so that other users do not reach a run's ports"
+        return finding("namespaces", "cannot be made", warn=f"{use}: {REMEDY}")
     return finding("namespaces", "can be made, without root")
 
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.limits import limits
+from distrlcc.net.emulator.namespace import NETWORK
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.tunnel import Answer, Ask, Settings
 
@@ -169,8 +170,11 @@ class TunnelStore(dist.Store):  # type: ignore[misc, name-defined]
         if found is None or not (0 < int(found[1]) <= _MOST_PORT and 0 < port <= _MOST_PORT):
             raise GroupError(f"a member said that it listens at {(place + data)[:_SHOWN]!r}")
         gateway = place.decode()
-        # On the same machine all reach each other directly.
-        if gateway.rpartition(":")[0] == self._own[0].rpartition(":")[0]:
+        # On one loopback all reach each other directly.
+        there, here = gateway, self._own[0]
+        if NETWORK not in os.environ:
+            there, here = (each.rpartition(":")[0] for each in (there, here))
+        if there == here:
             return data
         if _RPC.fullmatch(data):
             return b"uv://127.0.0.1:%d" % self._gate.way(gateway, port)

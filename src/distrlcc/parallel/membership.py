@@ -20,6 +20,7 @@ import msgspec
 from distrlcc.errors import GroupError, NoGroupError
 from distrlcc.extras import missing
 from distrlcc.limits import limits
+from distrlcc.net.emulator.namespace import on_loopback
 from distrlcc.runs.options import RankSpec
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -183,7 +184,8 @@ class Membership:
 
     def _connect(self) -> Any:
         limit = timedelta(seconds=limits().call)
-        return _torchft().LighthouseClient(f"http://{self._lighthouse}", limit)
+        where = f"http://{self._lighthouse}"
+        return on_loopback(_torchft().LighthouseClient, where, limit)
 
     def _unheard_seconds(self) -> float:
         since = self._unheard_since

@@ -25,6 +25,7 @@ from torch import Tensor
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.learn.learner import Spread, checked
 from distrlcc.limits import limits
+from distrlcc.net.emulator.namespace import on_loopback
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.all_reduce import AllReduce
 from distrlcc.parallel.gate import Gate, TunnelStore
@@ -227,14 +228,11 @@ class ProcessGroup:
         shared.wait([f"here/{rank}" for rank in range(size)], limit)
         # Connect: gloo gives each member five times its limit, which is set right afterwards.
         shorter = timedelta(seconds=max(seconds / _GLOO_PATIENCE, min(seconds, _LEAST)))
-        dist.init_process_group(
-            "nccl" if cuda else "gloo",
-            store=shared,
-            rank=self.rank,
-            world_size=size,
-            timeout=limit if cuda else shorter,
-        )
-        if not cuda:
+        more = {"store": shared, "rank": self.rank, "world_size": size}
+        if cuda:
+            dist.init_process_group("nccl", timeout=limit, **more)
+        else:
+            on_loopback(dist.init_process_group, "gloo", timeout=shorter, **more)
             found = dist.distributed_c10d._get_default_group()._get_backend(self.device)
             gloo = getattr(found, "wrapped_pg", found)
             gloo._set_default_timeout(limit)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from distrlcc.errors import DistrlccError, GroupError, NoGroupError
 from distrlcc.limits import begin, limits, wait_until
+from distrlcc.net.emulator.namespace import on_loopback
 from distrlcc.parallel.admission import guard
 from distrlcc.parallel.gate import Gate, Tunnel, not_a_master
 from distrlcc.parallel.interface import LOOPBACK, interface_towards, is_loopback, listen, resolve
@@ -42,21 +43,18 @@ class Master:
         own = resolve(address)
         alone = is_loopback(own)
         token = token if alone else guard(token, own)
-        outside = listen(own, port)
-        listener = outside if alone else listen(LOOPBACK, 0)
+        if alone:
+            listener = on_loopback(listen, own, port)
+        else:
+            outside, listener = listen(own, port), on_loopback(listen, LOOPBACK, 0)
         host, number = listener.getsockname()
-        self._store = TCPStore(
-            host,
-            number,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=limits().call),
-            master_listen_fd=listener.detach(),
-        )
+        more = {"wait_for_workers": False, "timeout": timedelta(seconds=limits().call)}
+        more["master_listen_fd"] = listener.detach()
+        self._store = on_loopback(TCPStore, host, number, is_master=True, **more)
         # Beside it serve the lighthouse, which the store names, and the tunnel that leads to both.
         services, self._lighthouse = {"store": number}, None
         if lighthouse:
-            self._lighthouse = serve_lighthouse(host)
+            self._lighthouse = on_loopback(serve_lighthouse, host)
             services["lighthouse"] = int(self._lighthouse.address().rpartition(":")[2])
             self._store.set("lighthouse", f"{host}:{services['lighthouse']}")
         self.tunnel = None if alone else Tunnel(outside, token, services)
@@ -108,9 +106,9 @@ def reach(spec: RankSpec, service: str, wait: float) -> tuple[str, int]:
             if spec.gate:
                 with Gate(spec.gate) as gate:
                     return LOOPBACK, gate.way(f"{spec.address}:{spec.port}", service)
-            own = interface.address, 0
-            with socket.create_connection((address, spec.port), limits().call, own):
-                return address, spec.port
+            place, own = (address, spec.port), (interface.address, 0)
+            on_loopback(socket.create_connection, place, limits().call, own).close()
+            return place
         except OSError as error:
             waited = time.monotonic() - begin
             if waited > wait:
@@ -147,7 +145,7 @@ def open_store(address: str, port: int, seconds: float, *, serves: bool = False)
     # Open it in a thread: a server of another kind may let torch wait forever.
     before = sockets_to(port)
     more = {"wait_for_workers": False, "timeout": timedelta(seconds=seconds)}
-    opened = begin(lambda: TCPStore(address, port, is_master=serves, **more))
+    opened = begin(lambda: on_loopback(TCPStore, address, port, is_master=serves, **more))
     try:
         return opened.result(seconds + limits().call)
     except TimeoutError:

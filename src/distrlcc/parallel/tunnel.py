@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import msgspec
 
 from distrlcc.limits import limits
+from distrlcc.net.emulator.namespace import on_loopback
 from distrlcc.parallel.interface import LOOPBACK, is_ours
 from distrlcc.processes import die_with_parent, run_soon
 
@@ -248,7 +249,10 @@ class _Server:
                 _, inner = await loop.create_unix_connection(_End, f"\0{target}")
             else:
                 own = known or isinstance(target, str)
-                _, inner = await loop.create_connection(_End, LOOPBACK, port if own else 0)
+                line = on_loopback(socket.socket, socket.AF_INET, socket.SOCK_STREAM)
+                line.setblocking(False)
+                await loop.sock_connect(line, (LOOPBACK, port if own else 0))
+                _, inner = await loop.create_connection(_End, sock=line)
         except (OSError, OverflowError):
             end.transport.write(_ABSENT)
             end.transport.close()
@@ -341,7 +345,8 @@ class _Server:
                 super().connection_made(transport)
                 self._do(self._lead(ask, end))
 
-        server = await asyncio.get_running_loop().create_server(Local, LOOPBACK, 0)
+        listener = on_loopback(socket.create_server, (LOOPBACK, 0))
+        server = await asyncio.get_running_loop().create_server(Local, sock=listener)
         servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
