@@ -50,19 +50,21 @@ NO_NAMESPACES = ("unshare", "-Urm", "sh", "-c", FORBID, "sh")
 @pytest.fixture
 def nobody(emulator: Any) -> tuple[str, ...]:
     """What makes an emulator run without privileges, with a Python that it may run."""
+    emulator.interpreter = python_of_nobody(emulator.environment)
+    return NOBODY
+
+
+def python_of_nobody(environment: dict[str, str]) -> str:
+    """Return a Python that an unprivileged user may run with an environment, which is changed."""
     system = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin:/bin")
     packages = str(Path(numpy.__file__).parents[1])
-    paths = os.pathsep.join((emulator.environment["PYTHONPATH"], packages))
-    emulator.environment |= {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-    for python in (sys.executable, system):
-        if python is not None:
-            words = [*NOBODY, python, "-c", "import distrlcc.net.emulator.shell"]
-            done = subprocess.run(
-                words, env=emulator.environment, capture_output=True, check=False, timeout=60
-            )
-            if done.returncode == 0:
-                emulator.interpreter = python
-                return NOBODY
+    paths = os.pathsep.join((environment["PYTHONPATH"], packages))
+    environment |= {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    for python in filter(None, (sys.executable, system)):
+        words = [*NOBODY, python, "-c", "import distrlcc.net.emulator.shell"]
+        done = subprocess.run(words, env=environment, capture_output=True, check=False, timeout=60)
+        if done.returncode == 0:
+            return python
     pytest.skip("no Python here that an unprivileged user may run")
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,13 @@ def settings(*words: str) -> list[str]:
 class Command:
     """A Python command in a session of its own, killed in the end; its output goes to a file."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(
+        self, folder: Path, *words: str, python: Sequence[str] = (sys.executable,)
+    ) -> None:
         self._log = folder / "log"
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *words],
+                [*python, *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

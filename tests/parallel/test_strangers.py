@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from distrlcc.control.compiled import kept_folders
+from distrlcc.net.emulator.namespace import NETWORK, on_loopback
 from distrlcc.processes import descendants
 from tests.actors.shared import SMALL, acting
 from tests.hosts import listening, rank_processes, wait_until
-from tests.parallel.commands import updates
+from tests.net.test_rootless import NO_NAMESPACES, NOBODY, python_of_nobody
+from tests.parallel.commands import Command, session, updates
 from tests.parallel.test_elastic import NODE
 from tests.parallel.test_elastic import SMALL as EQUALS
 
@@ -77,17 +84,12 @@ def test_strangers_change_nothing(
     wait_until(lambda: all(len(updates(out)) > 2 for out in outs), 120, "training")
     wait_until(acting(outs[1], 2), 60, "all workers act")
 
-    # All that others reach is one port of each run and host.
-    reached = {
-        (hosts.address(host), port)
-        for host in (0, 1)
-        for address, port in listening(hosts.processes(host))
-        if not address.startswith("127.")
-    }
+    # All that others reach, users of the same machine too, is one port of each run and host.
+    reached = [listening(hosts.processes(host)) for host in (0, 1)]
     assert len(PORTS) == 2
-    assert reached == {(hosts.address(host), port) for host in (0, 1) for port in PORTS}
-    wait_until(lambda: len(listening(hosts.processes(2))) > 3, 60, "a run of one machine")
-    assert {address for address, _ in listening(hosts.processes(2))} == {"127.0.0.1"}
+    assert reached == [{(hosts.address(host), port) for port in PORTS} for host in (0, 1)]
+    wait_until(lambda: len(updates(tmp_path / "alone")) > 2, 60, "a run of one machine")
+    assert listening(hosts.processes(2)) == set()
     alone.send_signal(signal.SIGTERM)
     assert alone.wait(60) == 143
     ranks = {process.pid: rank_processes(process.pid) for process in runs}
@@ -140,6 +142,62 @@ def test_strangers_change_nothing(
         process.send_signal(signal.SIGTERM)
     assert [process.wait(60) for process in runs] == [143, 143, 3, 0]
     assert all("Traceback" not in hosts.log(process) for process in runs)
+
+
+RPC = ["node", "--node-num", "1", "--node-index", "0", "--ip", "127.0.0.1", "--no-tensorboard"]
+RPC += ["--out", "alone", "--set", *SMALL.split(), "actors.engine=torch-rpc", "actors.nodes=[[0]]"]
+
+
+RANKS = [*ALONE, "--set", *EQUALS]
+
+
+@pytest.mark.parametrize(
+    ("rights", "words"),
+    [
+        pytest.param("root", RPC, id="root-torch-rpc"),
+        pytest.param("nobody", RANKS, id="nobody-ranks"),
+        pytest.param("no namespaces", RANKS, id="no-namespaces-ranks"),
+        pytest.param("root", RANKS, id="root-ranks", marks=pytest.mark.long),
+        pytest.param("nobody", RPC, id="nobody-torch-rpc", marks=pytest.mark.long),
+    ],
+)
+def test_other_users_of_a_machine_reach_no_port(
+    rights: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    python = [sys.executable]
+    if rights == "nobody":
+        python = [*NOBODY, python_of_nobody(environment)]
+    elif rights == "no namespaces":
+        python = [*NO_NAMESPACES, *python]
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        patch = stack.enter_context(monkeypatch.context())
+        # What is compiled already.
+        cache = kept_folders()[-1]
+        shutil.copytree(cache, f"{folder}/cache/distrlcc/{cache.name}")
+        subprocess.run(["chmod", "-R", "a+rwX", folder], check=True)
+        environment |= {"HOME": folder, "XDG_CACHE_HOME": f"{folder}/cache"}
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        run = stack.enter_context(Command(Path(folder), "-m", "distrlcc", *words, python=python))
+        run.until_updates(Path(folder) / "alone", 3)
+        open_to_all = listening(session(run.process.pid))
+        told = "other users of this machine reach this run's ports" in "".join(run.said)
+        # Its ports are on a loopback of its own, which the test may enter as root.
+        links = Path(f"/proc/{run.process.pid}/fd").glob("*")
+        own = [str(link) for link in links if os.readlink(link).startswith("net:")]
+        if rights == "no namespaces":
+            assert (told, own, len(open_to_all) > 1) == (True, [], True)
+        else:
+            assert (told, len(own), open_to_all) == (False, 1, set())
+            patch.setenv(NETWORK, own[0])
+            table = on_loopback(Path("/proc/thread-self/net/tcp").read_text)
+            assert table.count(" 0A ") > 1
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(60) == 143
+        run.nothing_is_left()
 
 
 @pytest.mark.long
