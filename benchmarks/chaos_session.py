@@ -353,10 +353,7 @@ class Session:
         return path
 
     def _scan(self) -> str:
-        """Scan every host from the stranger's, and what is open to a host alone from there.
-
-        But for torch RPC, which dies of it: users of one machine are not kept apart.
-        """
+        """Scan every host from the stranger's, and what is open to a host alone from there."""
         accepted = ports = 0
         stranger = f"/run/netns/{self._hosts.names[-1]}"
         for host, command in self.run.launched.items():
@@ -365,8 +362,7 @@ class Session:
             there = self._hosts.address(host)
             others = {(there, port) for _, port in found - own}
             accepted += scan(stranger, others)
-            if self.topology != "actors":
-                accepted += scan(f"/proc/{command.pid}/ns/net", own)
+            accepted += scan(f"/proc/{command.pid}/ns/net", own)
             ports += len(found)
         return f"{ports} ports, {accepted} connections"
 
