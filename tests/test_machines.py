@@ -1,6 +1,7 @@
-"""Sequences of what may befall a storage and a run directory, drawn at random and compared.
+"""Sequences of what may befall storages, run directories and receivers, drawn and compared.
 
-A model says what must come back: the newest whole one, with a line for each newer one that is not.
+Of what is kept a model says what must come back: the newest whole one, with a line for each newer
+one that is not. Of a receiver it says who is admitted.
 """
 
 import shutil
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
+    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -25,6 +27,8 @@ from hypothesis.stateful import (
 from distrlcc.errors import CheckpointError, DistrlccError, OutputError
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.storage import LATEST, MANIFEST, Storage, StorageLostError
+from distrlcc.transport import wire
+from distrlcc.transport.handshake import MAX_HOST_SESSIONS, MAX_SESSIONS, MAX_UNPROVEN, Admission
 
 DAMAGES = st.sampled_from(["bit", "cut", "gone"])
 
@@ -251,6 +255,77 @@ class RunDirectoryMachine(_Machine):
         shutil.rmtree(self.path)
         self.update, self.saved, self.harmed = 0, {}, set()
         self.directory = RunDirectory.create(self.path, Settings(), tensorboard=False)
+
+
+class AdmissionMachine(RuleBasedStateMachine):
+    """Senders of some hosts say HELLO, prove their address or another's, repeat it and leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.admission = Admission()
+        self.open: dict[int, tuple[tuple[str, int], bool]] = {}  # address, and whether it is proven
+        self.replies: dict[int, bytes | None] = {}
+        self.cookies: dict[tuple[tuple[str, int], int], bytes] = {}
+
+    @rule(
+        host=st.integers(0, 5),
+        number=st.integers(1, 90),
+        cookie=st.sampled_from(["none", "own", "another's", "forged"]),
+    )
+    def hello(self, host: int, number: int, cookie: str) -> None:
+        address, nonce = (f"10.0.0.{host}", 4000 + number), bytes(wire.NONCE_BYTES)
+        said = {"none": bytes(wire.NONCE_BYTES), "forged": b"x" * wire.NONCE_BYTES}
+        said["own"] = self.cookies.get((address, number), said["none"])
+        others = [value for key, value in self.cookies.items() if key != (address, number)]
+        said["another's"] = others[0] if others else said["none"]
+        datagram = wire.encode_hello(wire.Hello(number, nonce, 1472, said[cookie]))
+        reply, session = self.admission.on_datagram(datagram, address)
+        assert reply is None or len(reply) < len(datagram)
+        # A session has one sender, which gets the same answer again.
+        if number in self.open:
+            own = self.open[number][0] == address
+            assert (reply, session) == (self.replies[number] if own else None, None)
+            return
+        assert reply is not None
+        answer = wire.decode(reply)
+        assert isinstance(answer, wire.Answer)
+        # With many unproven ones open a newcomer proves its address, and no other's.
+        proven = cookie == "own" and (address, number) in self.cookies
+        if not proven and sum(not each for _, each in self.open.values()) >= MAX_UNPROVEN:
+            assert (answer.retry, session) == (True, None)
+            self.cookies[address, number] = answer.nonce
+            return
+        assert not answer.retry
+        # Else it has a place, if one is free.
+        of_host = sum(place[0] == address[0] for place, _ in self.open.values())
+        full = len(self.open) >= MAX_SESSIONS or of_host >= MAX_HOST_SESSIONS
+        assert full == bool(answer.refusal) == (session is None)
+        if not full:
+            self.open[number], self.replies[number] = (address, proven), reply
+
+    @precondition(lambda self: self.open)
+    @rule(place=st.floats(0, 0.99))
+    def leave(self, place: float) -> None:
+        number = [*self.open][int(place * len(self.open))]
+        self.admission.leave(number)
+        del self.open[number]
+
+    @invariant()
+    def it_adds_up(self) -> None:
+        assert {n: s.address for n, s in self.admission.sessions.items()} == {
+            number: address for number, (address, _) in self.open.items()
+        }
+        counts = self.admission.counts
+        ends = ("accepted", "repeated", "retried", "refused", "stray")
+        assert counts["hellos"] == sum(counts[end] for end in ends)
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(25, marks=pytest.mark.long)])
+def test_a_receiver_admits_whom_the_model_admits(count: int) -> None:
+    many = settings(
+        max_examples=count, stateful_step_count=120, suppress_health_check=[*HealthCheck]
+    )
+    run_state_machine_as_test(AdmissionMachine, settings=many)
 
 
 @pytest.mark.parametrize("machine", [StorageMachine, RunDirectoryMachine])
