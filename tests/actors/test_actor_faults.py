@@ -98,7 +98,7 @@ def test_workers_hang_freeze_and_die_and_load_finds_the_run(engine: str) -> None
 
     # Without a folder the newest run of the recipe goes on as it began; all its workers die.
     with _start("--load", "--wait-workers", "2", settings="", engine=engine) as run:
-        wait_until(lambda: updates(out)[-1] > done, 200.0, "going on")
+        run.until_updates(out, done + 1, 200.0)
         wait_until(lambda: rows(out)[-1]["workers"] == 3.0, 60.0, "all workers")
         for pid in rank_processes(run.process.pid)[1:]:
             os.kill(pid, signal.SIGKILL)
