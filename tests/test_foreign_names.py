@@ -140,6 +140,11 @@ def test_scripts_are_commands_of_ours(name: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("send 127.0.0.1 9000", "receiver: its port stands behind a colon, as in HOST:9000"),
+        ("send 127.0.0.1 9000 Vivace", "receiver: its port stands behind a colon"),
+        ("send 9000", "receiver '9000': expected HOST:PORT"),
+        ("receive --listen 9000", "--listen '9000': expected HOST:PORT"),
+        ("receive 127.0.0.1 9000", "there is no address: name it by --listen"),
         ("dagger/run_sender.py 9000", "as Indigo's it is send"),
         ("habitat_baselines.run --run-type train", "run': as DD-PPO's it is train, evaluate ("),
         ("train DDPPO", "'DDPPO': as DD-PPO's it is train --processes ("),
