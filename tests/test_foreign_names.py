@@ -157,7 +157,7 @@ def test_scripts_are_commands_of_ours(name: str, capsys: pytest.CaptureFixture[s
         ("train quickstart --ps-hosts a --worker-hosts b", "; --ps-hosts, --worker-hosts: as "),
         ("train quickstart rl.ppo.sync_frac=0.6", "rl.ppo.sync_frac: as DD-PPO's it is distrib"),
         ("train quickstart total_steps=9", "total_steps: it is total_steps (keys by --set"),
-        ("train quickstart --stop 9", "--stop: as rllib train's it is total_steps"),
+        ("train quickstart --stop 9", "--stop: as RLlib's it is total_steps"),
         ("train quickstart -s 9", "-s: as DI-engine's it is seed"),
         ("train quickstart --wat 9 --rank", "--wat 9 --rank; --rank: as PyTorch's it is node --no"),
         ("cluster join --address=auto", "--address: as ray start's it is cluster join, which"),
@@ -246,15 +246,9 @@ def test_names_of_rllib_are_real() -> None:
     models/catalog.py core/rl_module/default_model_config.py utils/metrics/__init__.py"""
     text = "".join((ray_folder() / "rllib" / path).read_text() for path in files.split())
     # Gone from the newest, but in what people bring.
-    gone = {
-        "shuffle_sequences",
-        "num_workers",
-        "horizon",
-        "timesteps_total",
-        "time_total_s",
-        "lambda",
-        "num_sgd_iter",
-    }
+    gone = {"shuffle_sequences", "num_workers", "horizon", "lambda", "num_sgd_iter"}
+    gone |= {"timesteps_total", "time_total_s", "ray_num_cpus", "ray_num_gpus", "ray_address"}
+    gone |= {"scaling_config"}  # of Ray Train
     known = set(re.findall(r"\w+", text))
     assert theirs("RLlib") - gone - known == set()
     training = function("rllib/algorithms/ppo/ppo.py", "training").args.kwonlyargs
