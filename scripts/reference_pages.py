@@ -39,20 +39,13 @@ def write_site(folder: Path) -> None:
 
 
 def coming_from() -> str:
-    """Return docs/coming-from.md with the tables of what other projects call things.
-
-    Names that are ours as well are left out.
-    """
+    """Return docs/coming-from.md with the tables of what other projects call things."""
     parts = []
-    for project in foreign_names():
-        names: dict[str, list[str]] = {}
-        for theirs, ours in project["names"].items():
-            same = f"`{theirs}`", f"`ppo.{theirs}`"
-            others = [f"`{name}`" for name in theirs.split(", ")]
-            names.setdefault(ours, []).extend([] if ours in same else others)
-        rows = [f"| {', '.join(theirs)} | {ours} |" for ours, theirs in names.items() if theirs]
+    for project, names in foreign_names().items():
+        (_, about), *others = names.items()
+        rows = [f"| `{theirs.replace(', ', '`, `')}` | {ours} |" for theirs, ours in others]
         table = "\n".join(["| there | here |", "|---|---|", *rows])
-        parts.append(f"## {project['name']}\n\n{project['about']}\n\n{table}\n\n")
+        parts.append(f"## {project}\n\n{about}\n\n{table}\n\n")
     page = Path("docs/coming-from.md").read_text(encoding="utf-8")
     before, _, after = page.partition("## RLlib")
     return f"{before}{''.join(parts)}## What is not here{after.partition('## What is not here')[2]}"

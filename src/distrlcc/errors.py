@@ -177,14 +177,15 @@ def unknown_name(
     """
     name, names = str(name), list(valid)
     folded = {each.casefold(): each for each in [*names, *deeper]}
-    last = name.casefold().rpartition(".")[2].replace("-", "_")
+    script = name.rpartition("/")[2]
+    last = script.removesuffix(".py").casefold().rpartition(".")[2].replace("-", "_")
     # A name that was put in the wrong place; else another project's, or one with a slip, or both.
     found = [each for each in folded if each.rpartition(".")[2].replace("-", "_") == last]
-    here = "" if found or kind not in ("key", "setting", "command") else here_for(name)
-    if kind == "command" and not here:
-        here = here_for(f"{name}.py")
-    least = 0.85 if here else 0.5
-    found = found or difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=least)
+    here = here_for(name) if kind in ("key", "setting", "recipe") and not found else ""
+    if kind == "command":
+        here = here_for(script) or here_for(f"{last}.py")
+    least, wanted = 0.85 if here else 0.6, last if kind == "command" else name.casefold()
+    found = found or difflib.get_close_matches(wanted, folded, n=3, cutoff=least)
     near = [within + folded[each] for each in found]
     hint = f": did you mean {' or '.join(near)}?" if near else f": {here}" if here else ""
     hint += f" ({here})" if near and here else ""
@@ -196,11 +197,10 @@ def unknown_name(
 
 
 @cache
-def foreign_names() -> list[dict[str, Any]]:
-    """Return other projects' ``name`` and ``about``, and what their ``names`` are here."""
+def foreign_names() -> dict[str, dict[str, str]]:
+    """Return other projects' names and what each is here; ``about`` is a sentence on them all."""
     path = Path(__file__).with_name("foreign_names.toml")
-    found: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-    return found
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def here_for(name: str) -> str:
@@ -208,12 +208,15 @@ def here_for(name: str) -> str:
     whole = name.lstrip("-").replace("-", "_").casefold()
     for wanted in (whole, whole.rpartition(".")[2]):
         owners: dict[str, list[str]] = {}
-        for project in foreign_names():
-            for theirs, ours in project["names"].items():
+        for project, names in foreign_names().items():
+            if name[0] == "-" and project == "ray":
+                continue  # its names are commands
+            for theirs, ours in names.items():
                 words = (word.split()[0].lstrip("-") for word in theirs.split(", "))
-                if wanted in (word.replace("-", "_").casefold() for word in words):
+                known = {word.replace("-", "_").casefold() for word in words} - {"about"}
+                if wanted in known:
                     plain = re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", ours)
-                    owners.setdefault(plain, []).append(f"{project['name']}'s")
+                    owners.setdefault(plain, []).append(f"{project}'s")
         if owners:
             return ", ".join(f"as {', '.join(who)} it is {ours}" for ours, who in owners.items())
     return ""

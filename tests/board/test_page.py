@@ -364,6 +364,10 @@ def test_a_worker_that_is_gone_is_named(page: Any, site: Site) -> None:
         "document.querySelector('[data-part=workers]').innerText.includes('gone: 1 b (4001)')"
     )
     assert "2 of 3 are here" in workers.inner_text()
+    # The list says the same, though the link that was clicked has the focus.
+    row = page.locator("section[aria-label=Runs] tbody tr", has_text="live")
+    row.locator("td:nth-child(9):text-is('2')").wait_for()
+    assert page.evaluate("document.activeElement.innerText") == "live"
 
 
 @pytest.mark.long

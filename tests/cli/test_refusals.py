@@ -311,9 +311,9 @@ def test_bad_input_is_one_line(capfd: pytest.CaptureFixture[str], words: str, sa
 NODES = {
     "nodes = [[0": "cannot be read as TOML (Unclosed array",
     "nodes = [[0]] # \xff": "cannot be read as TOML (it is no text in UTF-8",
-    "": "expected nodes = [[0, 1], [2]]",
-    "nodes = 3": "expected nodes = [[0, 1], [2]]",
-    "[nodes]\na = [[0]]": "expected nodes = [[0, 1], [2]]",
+    "": "expected a file of nodes = [[0, 1], [2]]",
+    "nodes = 3": "expected a file of nodes = [[0, 1], [2]]",
+    "[nodes]\na = [[0]]": "expected a file of nodes = [[0, 1], [2]]",
     "nodes = [[0, true]]": "True is not a link; expected Indigo's link id or a name",
     "nodes = [[[0]]]": "[0] is not a link",
     "nodes = []": "nodes is empty: expected a list of links for each machine",

@@ -7,8 +7,7 @@ distrlcc collect cubic --episodes 64 --out data/cubic --set env.action=fast-rate
 Flags, in any order:
     scheme SCHEME  the expert: oracle, cubic, bbr and so on; of several (cubic,bbr,copa) each link
         has the best
-    --scheme {gone}  name the expert first, as in 'collect oracle'
-    --expert {gone}  name the expert first, as in 'collect oracle'
+    --scheme/--expert {gone}  name the expert first, as in 'collect oracle'
     --out! DIR {path}  a new folder
     --suite SUITE  a suite, TOML file or folder of traces (default: the recipe's suites)
     --steps N {1..} sets steps  whole episodes up to N steps (default: 1000000)

@@ -149,8 +149,8 @@ def _actors(args: Namespace, node: Node) -> int:
 
     if args.node_index >= args.node_num:
         raise ConfigError(
-            f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; over torch RPC "
-            "no machine joins a run that is under way"
+            f"--node-index {args.node_index}: expected 0 to {args.node_num - 1}; on Ray alone "
+            "machines join actor-learner runs under way"
         )
     name = args.recipe or "distrlcc"
     if args.load is not None and args.node_index == 0:  # with the run's own configuration

@@ -48,6 +48,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn
 
+from distrlcc.config import keys
 from distrlcc.errors import ConfigError, here_for, listed, unknown_name
 
 _ROW = re.compile(
@@ -89,6 +90,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.register("action", None, _Once)
         self.given: set[str] = set()  # options that were parsed so far; see `_Once`
+        self._words: list[str] = []
         self._home = home
         self._in_any_order = False
         self._rules: list[re.Match[str]] = []
@@ -123,7 +125,7 @@ class Parser(argparse.ArgumentParser):
         text = (text or "").replace("%", "%%")
         more: dict[str, Any]
         if kind == "gone":
-            why = f"there is no {name}: {text}"
+            why = f"there is no {name}{found['others'].replace('/', ' or ')}: {text}"
             more = {"type": partial(_refuse, why), "nargs": "?", "const": ""}
             text = argparse.SUPPRESS
         elif is_flag and not shown and kind is None:  # it has no value
@@ -190,8 +192,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, as argparse does; of a list that is parted by spaces say that it has commas."""
         self.given.clear()
-        found, rest = super().parse_known_args(args, namespace)
         words, last = list(args or ()), self._actions[-1]
+        self._words = [] if last.nargs == argparse.REMAINDER else words
+        found, rest = super().parse_known_args(args, namespace)
         if last.nargs == argparse.REMAINDER:  # another command, with flags of its own
             words = words[: len(words) - len(getattr(found, last.dest))]
         found.flags |= {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -210,17 +213,36 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the error instead of printing the usage."""
+        """Raise the error instead of printing the usage, with what strange words are here."""
+        known, said = self._option_string_actions, message.split()
+        words = [word for word in (*said, *self._words) if re.match("--?[A-Za-z_]", word)]
+        if "--set" in known:
+            words += [word for word in said if re.match(r"[A-Za-z_][\w.]*=", word)]
+        hints: dict[str, list[str]] = {}
+        for name in dict.fromkeys(re.split("[=:,/]", word)[0] for word in words):
+            hints.setdefault(self._meant(name), []).append(name)
+        found = [f"{', '.join(names)}: {hint}" for hint, names in hints.items() if hint]
+        if "--set" in known and " it is " in "".join(found):
+            found[-1] += " (keys by --set KEY=VALUE)"
+        raise ConfigError("; ".join([message, *found, f"see '{self.prog} --help'"]))
+
+    def _meant(self, name: str) -> str:
+        """Say what a strange flag, or a key without --set, is here; empty: it is known, or none."""
         known = self._option_string_actions
-        flags = [flag for flag in known if known[flag].help != argparse.SUPPRESS]  # not gone ones
-        words = [re.split("[=:,/]", word)[0] for word in message.split() if word.startswith("--")]
-        words = [word for word in words if word not in known]
-        here = [found for word in words if (found := here_for(word))]
-        near = [found for word in words for found in difflib.get_close_matches(word, flags, 1)]
-        hint = f"did you mean {near[0]}? " if near else ""
-        if here:
-            hint = f"{here[0]}{' (keys by --set KEY=VALUE)' if '--set' in known else ''}; "
-        raise ConfigError(f"{message}; {hint}see '{self.prog} --help'")
+        if name in known:
+            return ""
+        found, word = here_for(name), name.lstrip("-").replace("-", "_")
+        command = self.prog.split()[1:2]
+        if command in (["train"], ["node"], ["tune"], ["imitate"]):
+            from distrlcc.runs import run_config  # takes a second
+
+            config = run_config.ImitateConfig if command == ["imitate"] else run_config.RunConfig
+            last = word.rpartition(".")[2]
+            ours = " or ".join(key for key in keys(config) if key.rpartition(".")[2] == last)
+            found = f"it is {ours}{', ' if found else ''}{found}" if ours else found
+        flags = {flag.lstrip("-"): flag for flag in known if known[flag].help != argparse.SUPPRESS}
+        near = difflib.get_close_matches(name.lstrip("-"), flags, 1, 0.7)
+        return found or (f"did you mean {flags[near[0]]}?" if near else "")
 
     def choose(
         self,

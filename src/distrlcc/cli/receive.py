@@ -4,6 +4,7 @@ distrlcc receive
 distrlcc receive --listen 127.0.0.1:0 --count 1 --json -
 
 Flags:
+    address? ADDR:PORT {gone}  name it by --listen ADDR:PORT
     --listen ADDR[:PORT] =0.0.0.0:4730  address (default: 0.0.0.0:4730); port 0 takes any
     --count N {1..} =0  end after N flows
     --timeout S {0.5..3600} =30.0  give up a sender that is silent for so long

@@ -84,7 +84,7 @@ def made(kind: type[C], args: Namespace) -> C:
 
 def read_nodes(path: str) -> list[list[int | str]]:
     """Read each machine's links from a TOML file, as which DistRLCC's ``NODES = [[…]]`` reads."""
-    expected = "expected nodes = [[0, 1], [2]], a list for each machine"
+    expected = "expected a file of nodes = [[0, 1], [2]], a list for each machine"
     data = {key.lower(): value for key, value in read_toml(path, f"; {expected}").items()}
     nodes = data.get("nodes") if set(data) == {"nodes"} else None
     if not isinstance(nodes, list) or not all(isinstance(node, list) for node in nodes):

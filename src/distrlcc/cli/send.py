@@ -5,10 +5,9 @@ distrlcc send HOST:4730 cubic --seconds 30 --json -
 
 Flags, in any order:
     receiver HOST[:PORT]  where 'distrlcc receive' is (port 4730)
-    sender? SENDER =one  a policy's file, a run's folder, a shipped policy, a scheme of 'distrlcc
-        list schemes', or ./file.py:name
-    --policy {gone}  name the policy after the receiver, as in 'send HOST one'
-    --scheme {gone}  name the scheme after the receiver, as in 'send HOST cubic'
+    sender? SENDER {contender} =one  a policy's file, a run's folder, a shipped policy, a scheme of
+        'distrlcc list schemes', or ./file.py:name
+    --policy/--scheme {gone}  name it after the receiver, as in 'send HOST cubic'
     --seconds S {0.1..86400} =10.0  how long
     --cwnd N {1.0..1000000}  window of the scheme fixed, packets
     $PREFER
@@ -52,6 +51,12 @@ from distrlcc.types import Ack
 
 PORT = 4730
 _EVERY_SECONDS = 0.5
+
+
+def contender(text: str) -> str:
+    if text.isdecimal():
+        raise ConfigError(f"receiver: its port stands behind a colon, as in HOST:{text}")
+    return text
 
 
 def picture(text: str) -> Path:
@@ -148,23 +153,19 @@ def _controller(args: Namespace) -> tuple[str, Controller, Callable[[float], int
 
     if args.cwnd is not None and args.sender != "fixed":
         raise ConfigError("--cwnd is for the scheme fixed")
-    if args.sender.isdecimal():
-        given = f"{args.receiver} {args.sender}"
-        raise ConfigError(f"receiver {given}: expected {args.receiver}:{args.sender}")
-    contender = contender_named(args.sender, prefer=args.prefer)
-    if args.always and not contender.learned:
-        raise ConfigError(f"{contender.name} is a scheme: --always is for a policy")
-    contender = replace(contender, always=args.always)
-    if contender.learned:
-        policy = contender.controller(args.seed)
-        return contender.name, policy, policy.step_ns
+    sender = contender_named(args.sender, prefer=args.prefer)
+    if args.always and not sender.learned:
+        raise ConfigError(f"{sender.name} is a scheme: --always is for a policy")
+    if sender.learned:
+        policy = replace(sender, always=args.always).controller(args.seed)
+        return sender.name, policy, policy.step_ns
     cwnd = INITIAL_CWND if args.cwnd is None else args.cwnd
-    scheme = SchemeController(contender.scheme, seed=args.seed, parameter=cwnd)
+    scheme = SchemeController(sender.scheme, seed=args.seed, parameter=cwnd)
     # Compile what the first acknowledgements would have to wait for; it begins anew afterwards.
     now = time.monotonic_ns()
     scheme.on_timeout(now=now, sent=10)
     scheme.on_ack(Ack(10_000_000, 0, 10, 0, 9, 1, 0, 100.0, undone=True), now=now + 1)
-    return contender.name, scheme, lambda _: 10_000_000
+    return sender.name, scheme, lambda _: 10_000_000
 
 
 def _step_log(args: Namespace) -> AbstractContextManager[StepLog | None]:

@@ -14,8 +14,7 @@ PREFER = """
 
 CONTENDERS = f"""
     senders* SENDER  policy files, runs, shipped policies, or schemes
-    --policy {{gone}}  policies stand first, schemes in a list: one --against cubic,bbr
-    --scheme {{gone}}  policies stand first, schemes in a list: one --against cubic,bbr
+    --policy/--scheme {{gone}}  policies stand first, schemes in a list: one --against cubic,bbr
     --prefer P,… {{0.0..1}} =  0: throughput, 1: delay, for policies trained with preferences; each
         is measured once for each (default: the policy's own)
 {ALWAYS}"""

@@ -166,7 +166,7 @@ def resolve(
     match = _PLACE.fullmatch(text)
     host, port = (match[1] or match[2], match[3]) if match else ("", None)
     number = int(port) if port else default_port
-    if not host or number is None or number > 65535:
+    if not host or host.isdecimal() or number is None or number > 65535:
         raise LinkError(f"{what} {text!r}: expected HOST:PORT, such as 10.0.0.1:4730 or [::1]:4730")
     with reading(LinkError, f"{what} {text!r}: {host} is unknown"):
         found = look_up(host, number, seconds or limits().call, type=socket.SOCK_DGRAM)

@@ -58,9 +58,17 @@ export async function show(page) {
       { head: "workers", of: (run) => (run.workers ? String(run.workers) : "–"), v: (run) => run.workers },
       { head: "alarms", of: (run) => el("span", { class: run.alarms ? "bad" : "" }, String(run.alarms)), v: (run) => run.alarms },
     ];
+    const count = `${all.length} run${all.length === 1 ? "" : "s"}; ${running || "none"} running now.`;
+    const rows = new Map([...list.querySelectorAll("tbody tr")].map((row) => [row.cells[0].dataset.v, row.cells]));
+    if (list.contains(document.activeElement) && rows.size === all.length && all.every((run) => rows.has(run.key))) {
+      // A rebuilt table would lose the focus: cells change where they are.
+      for (const run of all) columns.slice(1).forEach((c, k) => { const cell = rows.get(run.key)[k + 1]; cell.replaceChildren(c.of(run)); if (c.v) cell.dataset.v = c.v(run); });
+      list.querySelector(".answer").textContent = count;
+      return;
+    }
     const sorted = list.querySelector("th[aria-sort]"), place = sorted ? [...sorted.parentNode.children].indexOf(sorted) : -1, way = sorted?.getAttribute("aria-sort");
     const words = list.querySelector("input[type=search]")?.value;
-    list.replaceChildren(el("p", { class: "answer" }, `${all.length} run${all.length === 1 ? "" : "s"}; ${running || "none"} running now.`), table(columns, all, { label: "Runs" }));
+    list.replaceChildren(el("p", { class: "answer" }, count), table(columns, all, { label: "Runs" }));
     if (place >= 0) { const head = list.querySelectorAll("thead th")[place]; head.querySelector("button").click(); if (head.getAttribute("aria-sort") !== way) head.querySelector("button").click(); }
     if (words) { const field = list.querySelector("input[type=search]"); field.value = words; field.dispatchEvent(new Event("input")); }
   }
@@ -136,20 +144,21 @@ export async function show(page) {
   listed(found);
   await draw();
   if (found.length) await opened((found.find((run) => run.state === "running") || found[0]).key);
-  let pending = false;
-  const stop = onNews(async (names) => {
+  let pending = false, missed = false;
+  async function news(names) {
+    missed = pending;
     if (pending) return;
     pending = true;
     const now = await ask("runs").catch(() => null);
     if (now) {
       for (const run of now) if (!chosen.size && run.updates) chosen.add(run.key);
       if (!open && now.length) open = now[0].key;
-      if (!list.contains(document.activeElement) || document.activeElement === document.body) listed(now);
+      listed(now);
       if (names === null || names.some((name) => chosen.has(name))) draw();
       if (open && (names === null || names.includes(open))) await opened(open);
       if (now.length !== found.length) about(true);
     }
-    setTimeout(() => { pending = false; }, 400);
-  });
-  return stop;
+    setTimeout(() => { pending = false; if (missed) news(null); }, 400);
+  }
+  return onNews(news);
 }
