@@ -48,6 +48,9 @@ class NetworkConfig:
             check_values(self, {"post_hidden": 0}, why, prefix="network.")
 
 
+_DENSE = "as network.kind=mlp has no recurrent layer"
+
+
 @dataclass(frozen=True)
 class HeldOutConfig:
     """How checkpoints are scored while training: on the validation split of the same suites."""
@@ -325,7 +328,9 @@ class RunConfig:
 
     def idle(self) -> dict[str, str]:
         """Return why a key, or a section, has no effect because of another section."""
-        return {"alarm": "as DAgger has no alarm"} if self.dagger is not None else {}
+        idle = {"alarm": "as DAgger has no alarm"} if self.dagger is not None else {}
+        section = "ppo" if self.dagger is None else "dagger"
+        return idle | ({f"{section}.sequence_length": _DENSE} if self.network.kind == "mlp" else {})
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
@@ -399,7 +404,8 @@ class ImitateConfig:
         """Return why a key has no effect here, as `RunConfig.idle` does."""
         why = "as the data set is what is learned from, and links are for scores alone"
         names = (*UNDISTURBED, "stagger", "episode_s", "rooms", "world")
-        return {f"env.{name}": why for name in names}
+        idle = {f"env.{name}": why for name in names}
+        return idle | ({"imitation.burn_in": _DENSE} if self.network.kind == "mlp" else {})
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
