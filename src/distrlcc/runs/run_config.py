@@ -24,6 +24,7 @@ from distrlcc.types import TRUTH
 MAX_VALUE = 2**48
 """Greatest seed, number of steps and the like."""
 MAX_AMOUNT = 999_999  # most of a resource
+_DENSE = "as network.kind=mlp has no recurrent layer"
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,6 @@ class NetworkConfig:
         if self.kind == "mlp":
             why = "as it stands behind a recurrent layer; or take network.kind=mingru"
             check_values(self, {"post_hidden": 0}, why, prefix="network.")
-
-
-_DENSE = "as network.kind=mlp has no recurrent layer"
 
 
 @dataclass(frozen=True)
