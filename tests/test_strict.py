@@ -499,7 +499,7 @@ def test_no_recipe_has_a_key_that_another_one_hides(
     assert "env.reward.loss_weight has no effect while" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("whole", [recipe("imitation"), ImitateConfig()])
+@pytest.mark.parametrize("whole", [recipe("imitation"), recipe("quickstart"), ImitateConfig()])
 def test_a_key_that_another_section_makes_idle_is_refused(whole: Any) -> None:
     assert whole.idle()
     for idle in whole.idle():

@@ -17,7 +17,7 @@ from distrlcc.actors.engine import Changes
 from distrlcc.actors.segment_queue import ENDED, GONE, STALE
 from distrlcc.actors.start import actor_state, train_on_engine
 from distrlcc.config import override
-from distrlcc.errors import GroupError
+from distrlcc.errors import CheckpointError, GroupError
 from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.runs.leadership import mark_run
@@ -177,6 +177,19 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     gone = [e for line in lines for e in line.get("events", ()) if "went home" in e]
     assert len(gone) <= WORKERS
     assert saved(out)["ledger"]["used"] == updates * WORKERS + 3 * 2
+
+
+def test_workers_go_on_with_the_links_that_they_began_with(tmp_path: Path) -> None:
+    links, out = tmp_path / "links.toml", tmp_path / "run"
+    links.write_text('name = "x"\n[link]\nrate_mbps = 12.0\n')
+    nodes = f'actors.nodes=[["0"], ["{links}"], ["1"]]'
+    job = _begin(out, override(DAGGER, [f"total_steps={UPDATE}", nodes]))
+    assert _train(job)[0] == 0
+    assert list(saved(out)["links"]) == [f"links of {links}"]
+    job = TrainJob(override(DAGGER, [f"total_steps={ENDLESS}", nodes]), out, True, False)
+    links.write_text('name = "x"\n[link]\nrate_mbps = 3.0\n')
+    with pytest.raises(CheckpointError, match=f"links of {links} have changed since"):
+        _train(job)
 
 
 def test_without_any_worker_it_fails_after_a_while(tmp_path: Path) -> None:

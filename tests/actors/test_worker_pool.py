@@ -52,7 +52,7 @@ def _pool(
 ) -> Iterator[tuple[WorkerPool, Taker]]:
     """Yield a pool that has weights, and what takes its segments."""
     config = replace(CONFIG, actors=replace(CONFIG.actors, nodes=(links,)))
-    with WorkerPool(engine, config, SegmentQueue(1000), capacity=capacity) as pool:
+    with WorkerPool(engine, config, SegmentQueue(1000), {}, capacity=capacity) as pool:
         pool.publish(_weights(0))
         yield pool, Taker(pool)
 
@@ -143,7 +143,7 @@ def test_none_come_when_stop_says_so_and_none_is_used() -> None:
 
 
 def test_no_worker_is_asked_before_there_are_weights() -> None:
-    pool = WorkerPool(InProcessEngine(1), CONFIG, SegmentQueue(9), capacity=4)
+    pool = WorkerPool(InProcessEngine(1), CONFIG, SegmentQueue(9), {}, capacity=4)
     ticks = iter([False] * 5)
     with pool:
         assert pool.collect(1, 0, lambda: next(ticks, True)) == []

@@ -152,7 +152,6 @@ REFUSED = [
     ("list recipe", "invalid choice"),
     ("TRAIN network.kind=mlp network.post_hidden=9", "network.post_hidden is 9: expected 0"),
     ("TRAIN network.kind=lstm network.post_hidden=99999", "expected 0 to 16384"),
-    ("export one --torchscript x.pt", "no --torchscript: torch deprecates TorchScript; --onnx"),
     # of collect and imitate
     ("collect oracle", "--out"),
     ("collect --out d", "SCHEME"),
@@ -238,8 +237,6 @@ REFUSED = [
     ("PBT --interval 0", "interval is 0.0: expected more than 0"),
     ("PBT --interval 2.5", "whole number of updates"),
     ("PBT --updates 10", "raise --updates or lower --report-every"),
-    ("PBT --keep 3", "no --keep: it is --keep-checkpoints N"),
-    ("tune search quickstart --interval 3", "no --interval: it is --report-every N"),
     ("PBT --resume", "--resume needs --out"),
     ("PBT --resume --out run", "give only --out"),
     ("tune pbt --resume --out run --population 9", "give only --out"),

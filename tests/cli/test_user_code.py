@@ -18,7 +18,7 @@ from distrlcc.cli.main import main
 from distrlcc.processes import descendants
 from tests.hosts import wait_until
 
-TINY = """num_envs=2 ppo.rollout_length=8 ppo.sequence_length=8 ppo.minibatch_size=16
+TINY = """num_envs=2 ppo.rollout_length=8 ppo.minibatch_size=16
     network.hidden=[8] env.episode_s=0.2 held_out.links=2 held_out.seconds=0.2 total_steps=64
     env.suites=["random"] env.suite_weights=[]"""
 HEAD = """

@@ -71,6 +71,9 @@ def test_agents_enter_and_leave(config: EnvConfig) -> None:
         env.step({})
     with pytest.raises(ConfigError, match="unknown agent 'agent0': did you mean agent_0"):
         env.step({"agent_0": 1, "agent0": 1})
+    for other in (1.7, 1.0, "1"):
+        with pytest.raises(ValueError, match=rf"agent_0: {other} is not of Discrete\(6\)"):
+            env.step({"agent_0": other})
 
 
 def test_the_numbers_are_the_vector_environments(config: EnvConfig) -> None:

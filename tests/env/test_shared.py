@@ -80,7 +80,7 @@ def test_what_stands_in_rows_without_an_agent_is_of_no_matter() -> None:
 
 @pytest.mark.parametrize("action", ["multiplicative", "rate"])
 def test_one_agent_among_k_is_an_agent_alone(action: str) -> None:
-    config = replace(CONFIG, action=action)
+    config = replace(CONFIG, action=action, reward=RewardConfig())
     alone, shared = LinkBatch(4, replace(config, agents=1)), LinkBatch(4, config)
     for n, scenario in enumerate(load_suite("random").scenarios("test", 4)):
         alone.load(n, scenario)
@@ -141,7 +141,7 @@ def test_packets_in_flight_that_are_not_their_part_of_the_bdp_are_paid_for() -> 
 def test_windows_cost_nothing_while_a_scheme_runs_beside(agents: int, most: int) -> None:
     flows = (*(Flow(cwnd=60.0),) * agents, Flow("cubic", start_s=0.5, stop_s=1.0))
     scenario = Scenario("beside", LINK, flows, duration_s=2.0)
-    batch = _batch(scenario, agents=most)
+    batch = _batch(scenario, agents=most, reward=RewardConfig())
     running, free = [], []
     for _ in range(150):
         batch.step(np.full(most, ACTION))

@@ -107,6 +107,7 @@ def test_the_command_compares_reports(tmp_path: Path, capsys: pytest.CaptureFixt
         ([new, f"{old}:bbr"], "unknown scheme of"),
         ([new, str(tmp_path / "old")], f"has no policy: say which of {tmp_path / 'old'}:vegas, "),
         ([new, "cubic"], "is a report, but cubic is not"),
+        ([new, f"{old}:cubic", "--seeds", "2"], "--seeds: reports have been measured already"),
         ([new, str(tmp_path / "none.json")], "is no summary"),
     ):
         assert main(["compare", *words]) == 2

@@ -149,6 +149,7 @@ def _failed(data: dict[str, Any]) -> None:
         ("BAD --out fig.pdf", "is no summary of an evaluation"),
         ("LESS --out fig.pdf", "cubic has no guarded"),
         ("TORN --out fig.pdf --kind time", "series"),
+        ("up.log --out up.html --kind cdf", "a log or a trace has one page"),
         ("FEWER --out fig.pdf --kind time", "is of 'copa', a scheme that is not here"),
         ("FAILED --out fig.pdf --kind box", "no link of this summary has one"),
     ],

@@ -341,6 +341,7 @@ def test_gates_are_an_exit_code(plugin: str, capsys: pytest.CaptureFixture[str])
         ("map one --at rival=me", "me"),
         ("map one --against me", "me"),
         ("map one --property me", "me"),
+        ("map one --property fair --against bbr,cubic", "beside one scheme; give that one"),
         ("map cubic --property fair --x rate --y rtt --processes 1", "--at flows=8"),
     ],
 )

@@ -37,7 +37,7 @@ from tests.support.verdict import row_faults
 
 SMALL = """num_envs=5 checkpoint_every=7 held_out.every=8 held_out.links=2 held_out.seconds=0.3
     env.episode_s=0.5 network.hidden=[8] distributed.straggler_share=0 """
-PPO = f"{SMALL} ppo.rollout_length=16 ppo.minibatch_size=64 ppo.sequence_length=8".split()
+PPO = f"{SMALL} ppo.rollout_length=16 ppo.minibatch_size=64".split()
 DAGGER = f"{SMALL} dagger.rollout_length=16 dagger.minibatch_size=64 dagger.num_epochs=2".split()
 UPDATE = 5 * 16
 

@@ -50,8 +50,8 @@ link = { rate_mbps = 4, delay_ms = 10, queue_packets = 20 }
 """
 SMALL = """num_envs=2 network.hidden=[8] env.episode_s=0.2 held_out.links=2 held_out.seconds=0.2
     held_out.every=60 checkpoint_every=30 max_seconds=0"""
-PPO = f"{SMALL} ppo.rollout_length=8 ppo.sequence_length=8 ppo.minibatch_size=16 ppo.num_epochs=1"
-DAGGER = f"""{SMALL} dagger.rollout_length=8 dagger.sequence_length=8 dagger.minibatch_size=64
+PPO = f"{SMALL} ppo.rollout_length=8 ppo.minibatch_size=16 ppo.num_epochs=1"
+DAGGER = f"""{SMALL} dagger.rollout_length=8 dagger.minibatch_size=64
     dagger.num_epochs=1 dagger.capacity=256"""
 WAYS = {"quickstart": PPO, "gail": PPO, "imitation": DAGGER}
 

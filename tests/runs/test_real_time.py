@@ -32,7 +32,7 @@ pytestmark = pytest.mark.net
 SMALL = """num_envs=4 checkpoint_every=2 held_out.every=2 held_out.links=4 held_out.seconds=0.3
     env.episode_s=0.3 network.hidden=[16] env.suites=["indigo/3"] env.suite_weights=[]
     total_steps=512 distributed.straggler_share=0"""
-OF_PPO = f"{SMALL} ppo.rollout_length=32 ppo.minibatch_size=64 ppo.sequence_length=8".split()
+OF_PPO = f"{SMALL} ppo.rollout_length=32 ppo.minibatch_size=64".split()
 OF_DAGGER = f"{SMALL} dagger.rollout_length=32 dagger.minibatch_size=64 dagger.num_epochs=2".split()
 
 

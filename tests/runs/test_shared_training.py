@@ -18,7 +18,7 @@ from distrlcc.runs.source import Share
 from distrlcc.runs.train import iterate
 from tests.trees import same
 
-SMALL = """num_envs=16 ppo.rollout_length=24 ppo.minibatch_size=64 ppo.sequence_length=16
+SMALL = """num_envs=16 ppo.rollout_length=24 ppo.minibatch_size=64
     network.hidden=[8] env.episode_s=0.5 held_out.links=3 held_out.seconds=0.6"""
 
 AGENTS = [
@@ -74,6 +74,7 @@ def test_held_out_scores_are_of_links() -> None:
         (("num_envs=18",), "num_envs is 18; expected a multiple of 4"),
         (("env.agents=2", "num_envs=18"), r"has [34] agents; expected 2 agents first"),
         (("env.reward.fairness_weight=-1",), "fairness_weight is -1"),
+        (("env.agents=1",), "fairness_weight is 0.55: expected 0, as an agent alone has no share"),
         (("env.reward.window_weight=nan",), "window_weight is nan"),
     ],
 )

@@ -24,7 +24,7 @@ from tests.trees import CLOCK, same
 
 SMALL = """num_envs=16 checkpoint_every=7 held_out.every=25 held_out.links=4 held_out.seconds=0.3
     env.episode_s=0.5 network.hidden=[16]"""
-PPO = f"{SMALL} ppo.rollout_length=16 ppo.minibatch_size=64 ppo.sequence_length=8".split()
+PPO = f"{SMALL} ppo.rollout_length=16 ppo.minibatch_size=64".split()
 DAGGER = f"{SMALL} dagger.rollout_length=16 dagger.minibatch_size=256 dagger.num_epochs=2".split()
 QUICK = ("quickstart", "--set", *PPO)
 UPDATE = 16 * 16
@@ -39,10 +39,13 @@ main(sys.argv[1:])
 """
 CASES: dict[str, tuple[int, list[str]]] = {
     "ppo": (80, [*QUICK]),
-    "ppo-lstm": (24, [*QUICK, "network.kind=lstm"]),
+    "ppo-lstm": (24, [*QUICK, "network.kind=lstm", "ppo.sequence_length=8"]),
     "ppo-mingru": (
         40,
-        [*QUICK, "network.kind=mingru", "network.post_hidden=8", "ppo.privileged_critic=true"],
+        [
+            *(*QUICK, "network.kind=mingru", "network.post_hidden=8"),
+            *("ppo.privileged_critic=true", "ppo.sequence_length=8"),
+        ],
     ),
     "dagger": (30, ["imitation", "--set", *DAGGER]),
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from distrlcc.config import override
+from distrlcc.errors import CheckpointError
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.recipes.registry import recipe
 from distrlcc.tune.member import Member
@@ -58,3 +60,16 @@ def test_a_copy_trains_with_its_own_values_from_the_others_state(tmp_path: Path)
     assert not again.done
     assert again.advance().update == 6
     assert again.done
+
+
+def test_a_member_goes_on_with_the_links_that_it_began_with(tmp_path: Path) -> None:
+    links = tmp_path / "links.toml"
+    links.write_text('name = "x"\n[link]\nrate_mbps = 12.0\n')
+    run = override(CONFIG, [f'env.suites=["{links}"]'])
+    tuner = TuneConfig(run, SPACE, report_every=1, search=SearchConfig())
+    member = Member(tuner, FIRST, 0)
+    member.save(tmp_path, member.advance())
+    Member(tuner, OTHER, 1).load(tmp_path)
+    links.write_text('name = "x"\n[link]\nrate_mbps = 3.0\n')
+    with pytest.raises(CheckpointError, match=f"the links of {links} have changed since"):
+        Member(tuner, FIRST, 0).load(tmp_path)

@@ -13,6 +13,7 @@ from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.source import EnvSource, Share
+from distrlcc.sim.suites import written
 
 AHEAD = 2  # finished segments that an actor keeps before it waits
 
@@ -40,6 +41,7 @@ class Report:
     """Seconds for which its segments were not collected, since the start."""
     last_episode: dict[str, float] = field(default_factory=dict)
     """Mean utilisation and queueing delay (in base RTTs) of the episodes that ended last."""
+    files: dict[str, str] = field(default_factory=dict)  # digests, see `RunState.links`
 
 
 def link_of(config: RunConfig, index: int) -> str:
@@ -60,7 +62,8 @@ class Actor:
         if first_step:
             self._source.collector.begin_at(first_step)
         # What it reports, written by the thread alone.
-        self._progress, self._number, self._moved = Report(link), 0, monotonic()
+        self._progress = Report(link, files=written([link]))
+        self._number, self._moved = 0, monotonic()
         # What it shares with the trainer's calls.
         self._state = threading.Condition()  # guards what follows
         self._ready: deque[Segment] = deque()

@@ -80,6 +80,7 @@ class ActorSource(Source):
                 engine,
                 self._config,
                 self.queue,
+                state.links,
                 capacity=_AHEAD * self._count,
                 first_step=self.fresh_step,
                 stopping=lambda: bool(stopper.signal),

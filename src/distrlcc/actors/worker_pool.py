@@ -19,6 +19,7 @@ from distrlcc.actors.segment_queue import GONE, LATE, SegmentQueue
 from distrlcc.learn.learner import Weights
 from distrlcc.limits import limits
 from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_state import check_links
 from distrlcc.runs.train import late
 
 _OFFENCES = 2  # segments with numbers that are not finite after which a worker is dropped
@@ -57,6 +58,7 @@ class WorkerPool:
         engine: Engine,
         config: RunConfig,
         queue: SegmentQueue,
+        links: dict[str, str],
         *,
         capacity: int,
         first_step: Callable[[], int] = lambda: 0,
@@ -65,12 +67,14 @@ class WorkerPool:
     ) -> None:
         """Prepare; the thread begins with the context. ``capacity`` segments may wait in the queue.
 
-        A worker that joins begins at ``first_step``; see `Actor`. ``stopping`` is asked at every
+        Workers' files of links must be as ``links`` say, which they add to; see `RunState.links`. A
+        worker that joins begins at ``first_step``; see `Actor`. ``stopping`` is asked at every
         tick, and stops the workers. The first one has ``patience`` s to start.
         """
         # What the caller gives.
         self.queue = queue
         self._engine, self._config, self._first_step = engine, config, first_step
+        self._links = links
         self._capacity, self._stopping = capacity, stopping
         # What the pool's thread and the trainer's share.
         self._answers: SimpleQueue[tuple[Worker, str, Future[Any]] | None] = SimpleQueue()
@@ -216,6 +220,7 @@ class WorkerPool:
             self._receive_report(state, result)
 
     def _receive_report(self, state: WorkerState, report: Report) -> None:
+        check_links(self._links, report.files)
         state.marks.append((monotonic(), report.steps))
         (begin, first), (end, last) = state.marks[0], state.marks[-1]
         with self._changed:

@@ -9,9 +9,9 @@ interval, Wilcoxon's test, and the links on which it is most ahead and most behi
 
 Flags:
     senders* SENDER  policies, runs, schemes, or reports, with :SCHEME for one of several
-    --suite NAME =random  links of senders that are no reports
-    --links N {1..} =64  at most N of them
-    --seeds N {1..} =1  runs of each
+    --suite NAME  links of senders that are no reports (default: random)
+    --links N {1..}  at most N of them (default: 64)
+    --seeds N {1..}  runs of each (default: 1)
     $JSON
 """
 
@@ -46,7 +46,8 @@ def run(args: Namespace) -> int:
     # All that can be refused is refused before the first run.
     reports = {name: one for name in names if (one := _report(name)) is not None}
     contenders = {name: contender_named(name) for name in names if name not in reports}
-    scenarios = load_suite(args.suite).scenarios("test", args.links) if contenders else []
+    suite = load_suite(args.suite or "random")
+    scenarios = suite.scenarios("test", args.links or 64) if contenders else []
     for scenario in scenarios:
         check_scenario(scenario)
     if contenders and reports:
@@ -54,10 +55,10 @@ def run(args: Namespace) -> int:
             f"{next(iter(reports))} is a report, but {next(iter(contenders))} is not: evaluate "
             "both first, or compare two of a kind"
         )
-    _check_links({name: summary for name, (summary, _) in reports.items()})
+    _check_reports(args, {name: summary for name, (summary, _) in reports.items()})
     countdown = Countdown(list(contenders), lambda name: f"{name} on {counted(scenarios)}")
     for name in countdown:
-        scores, _ = evaluate(contenders[name], scenarios, seeds=args.seeds, show=countdown)
+        scores, _ = evaluate(contenders[name], scenarios, seeds=args.seeds or 1, show=countdown)
         summary = summarise([scores])
         reports[name] = summary, summary.schemes[0]
     values = {name: one.scenarios for name, (_, one) in reports.items()}
@@ -72,7 +73,8 @@ def run(args: Namespace) -> int:
         rows = [row for row in found.rows if row.other == other]
         both = (values[name] for name in names if labels[name] in (found.first, other))
         of = len({link for each in both for link in each})
-        on = f"{rows[0].links} links" + f" of {of}: the rest is not of both" * (of > rows[0].links)
+        had = rows[0].links
+        on = counted(range(had)) + f" of {of}: the rest is not of both" * (of > had)
         title = f"{shown(found.first)} less {shown(other)}, on {on}"
         lines = []
         for row in rows:
@@ -113,8 +115,11 @@ def _report(name: str) -> Report | None:
     return summary, known[scheme or policies[0]]
 
 
-def _check_links(reports: Mapping[str, Summary]) -> None:
+def _check_reports(args: Namespace, reports: Mapping[str, Summary]) -> None:
     """Raise ConfigError if links of one name differ; say so where a report does not tell."""
+    for flag in ("suite", "links", "seeds"):
+        if reports and getattr(args, flag) is not None:
+            raise ConfigError(f"--{flag}: reports have been measured already; leave it out")
     known: dict[str, tuple[str, str]] = {}
     for name, summary in reports.items():
         if not summary.digests:

@@ -138,6 +138,8 @@ def _link(args: Namespace) -> LinkConfig:
         return LinkConfig(up, down, args.seed or 0)
     # Or the uplink from a scenario.
     scenario = load_scenario(args.scenario)
+    if (count := len(scenario.flows)) > 1:
+        note(f"distrlcc: {scenario.name}: the link alone is emulated, none of its {count} flows")
     down = downlink(scenario.link)
     if args.down is not None:
         limited = direction(args.down, queue=queue_down, delay_ms=scenario.link.delay_ms)

@@ -16,7 +16,6 @@ def run_export(args: Namespace) -> int:
     Flags:
         policy POLICY  a policy's file or name, or a run
         --onnx! FILE {path}  where to write it
-        --torchscript {gone}  torch deprecates TorchScript; --onnx gives the same actions
     """
     from distrlcc.policy.export import onnx_model
 

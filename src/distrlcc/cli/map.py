@@ -43,6 +43,8 @@ def run(args: Namespace) -> int:
         raise ConfigError(f"--x and --y are both {x}; expected two dimensions")
     at = point_at(listed(args.at, "--at"), x, y)
     judged_by = stress.PROPERTIES[args.property]
+    if not judged_by.all_schemes and args.against and len(schemes) > 1:
+        raise ConfigError(f"--against: {args.property} is judged beside one scheme; give that one")
     schemes = schemes if judged_by.all_schemes else schemes[:1]
     judge = stress.Judge(contender(args), (judged_by,), schemes)
     check_report(args.out)

@@ -39,6 +39,8 @@ def run(args: Namespace) -> int:
     for folder in args.runs:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder; expected a run, or a folder of runs")
+    if not _logs(folders):
+        note("distrlcc: no run is there yet; runs appear once they begin")
     if args.once:
         print(read_runs(folders), end="")
         return 0
@@ -76,8 +78,6 @@ def run(args: Namespace) -> int:
     server.socket.close()
     server.socket = listening(host, int(number), "--listen")
     port = server.socket.getsockname()[1]
-    if not _logs(folders):
-        note("distrlcc: no run is there yet; runs appear once they begin")
     with server, Stopper() as stopper:
         Thread(target=server.serve_forever, daemon=True).start()
         print(f"metrics: http://{in_url(host, port)}/metrics   (Ctrl-C ends it)", flush=True)

@@ -51,6 +51,8 @@ def run(args: Namespace) -> int:
 
     kind = args.out.suffix[1:]
     if kind == "html":
+        if args.kind != "scatter":
+            raise ConfigError(f"--kind {args.kind}: a log or a trace has one page; leave it out")
         return _page(args)
     if kind not in ("pdf", "png", "svg"):
         raise ConfigError(

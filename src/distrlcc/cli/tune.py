@@ -31,7 +31,6 @@ _TUNER = """
     --storage DIR|URL =  where members' checkpoints go: an NFS folder, s3://bucket/path … (default:
         in --out)
     --keep-checkpoints/keep N {int} =4  checkpoints kept of each member
-    --keep {gone}  it is --keep-checkpoints N
     --stop REF =  a function of your own, ./file.py:name: takes a report, says that a member is done
     --failures N {int} =2  times that a member that failed is started again
 
@@ -63,7 +62,6 @@ def run_pbt(args: Namespace) -> int:
         --explore REF =  a function of your own that takes the perturbed values by key and returns
             them
         --synch  look at all members at the same time
-        --no-require-attrs {gone}  members report both score and time
         --no-log-config  write no pbt_global.txt of Ray's
 
     Rules:
@@ -108,7 +106,6 @@ def run_search(args: Namespace) -> int:
         --trials N {int} =16
         --sampler {tpe|random|cmaes|gp|qmc|nsga2|nsga3} =tpe  Optuna's sampler
         --report-every N {int} =20  updates between two reports
-        --interval {gone}  it is --report-every N
         --no-asha  run every trial to its end
         --grace N {int}  updates that every trial has (default: two reports)
         --reduction R {float} =3.0  at each of ASHA's rungs one of R trials goes on

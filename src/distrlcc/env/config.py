@@ -102,6 +102,9 @@ class EnvConfig:
         check_fields(self, "pacing", 0, 16)
         check_fields(self, "guard", 0, 1)
         # What does not go together.
+        if self.agents == 1:
+            why = "as an agent alone has no share; or set agents, too"
+            check_values(self, {"reward.fairness_weight": 0}, why)
         if ACTIONS[self.action].least_rate:
             why = f"as action {self.action} sets rates, not windows"
             check_values(self, {"pacing": 0, "guard": 0, "cuts_per_s": 0}, why)

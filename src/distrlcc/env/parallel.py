@@ -82,7 +82,10 @@ class SharedLinkParallelEnv(ParallelEnv):  # type: ignore[misc]  # it has no typ
                 raise unknown_name("agent", agent, self._row)
         rows = self._idle.copy()
         for agent in self.agents:
-            rows[self._row[agent]] = actions[agent]
+            given = np.asarray(actions[agent])
+            if not np.can_cast(given.dtype, rows.dtype, "same_kind"):  # 1.7 is no 1
+                raise ValueError(f"{agent}: {given} is not of {self._spaces[agent][1]}")
+            rows[self._row[agent]] = given
         before = self.agents
         observation, reward, _, truncated, info = self._vector.step(rows)
         # What those see that were there before; the last of their episode where it ended.

@@ -234,7 +234,7 @@ _ALL = (
         "beside-cubic", "gets a third to three times of what CUBIC beside it gets", _cubic, 0.85
     ),
     Property("beside-others", "the same beside BBR, Copa, Vegas and Reno", _others, 0.7),
-    Property("fair", "Jain's index of its flows is 0.9, or 0.9 of CUBIC's", _fair, 0.9),
+    Property("fair", "Jain's index of its flows is 0.9, or 0.9 of {first}'s", _fair, 0.9),
     Property("power", "power within 10% of the best scheme's", _power, 0.0, **_BEST),
 )
 PROPERTIES = {one.key: one for one in _ALL}

@@ -24,6 +24,7 @@ from distrlcc.types import TRUTH
 MAX_VALUE = 2**48
 """Greatest seed, number of steps and the like."""
 MAX_AMOUNT = 999_999  # most of a resource
+_DENSE = "as network.kind=mlp has no recurrent layer"
 
 
 @dataclass(frozen=True)
@@ -325,7 +326,9 @@ class RunConfig:
 
     def idle(self) -> dict[str, str]:
         """Return why a key, or a section, has no effect because of another section."""
-        return {"alarm": "as DAgger has no alarm"} if self.dagger is not None else {}
+        idle = {"alarm": "as DAgger has no alarm"} if self.dagger is not None else {}
+        section = "ppo" if self.dagger is None else "dagger"
+        return idle | ({f"{section}.sequence_length": _DENSE} if self.network.kind == "mlp" else {})
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
@@ -399,7 +402,8 @@ class ImitateConfig:
         """Return why a key has no effect here, as `RunConfig.idle` does."""
         why = "as the data set is what is learned from, and links are for scores alone"
         names = (*UNDISTURBED, "stagger", "episode_s", "rooms", "world")
-        return {f"env.{name}": why for name in names}
+        idle = {f"env.{name}": why for name in names}
+        return idle | ({"imitation.burn_in": _DENSE} if self.network.kind == "mlp" else {})
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""

@@ -28,7 +28,6 @@ from distrlcc.runs.checkpoint import DamagedCheckpointError, load_checkpoint, sa
 from distrlcc.runs.identity import package_versions, versions
 from distrlcc.runs.leadership import Leadership, mark_run
 from distrlcc.runs.metrics_log import MetricsLog
-from distrlcc.sim.suites import written
 from distrlcc.storage import StorageKeeper, say
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="DataclassInstance")
 
-_LINKS = "links"  # key of a checkpoint: digests of the files of links that the run began with
 _METRICS = "metrics_file"  # key of a checkpoint: what `MetricsLog.durable` said as it was saved
 
 
@@ -52,7 +50,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.storage: Storage | None = None  # where its durable copy goes
         self._keeper: StorageKeeper | None = None
         self._config = config
-        self._links = written(config.env.suites) if hasattr(config, "env") else {}
         self._lock: TextIO | None = None
         self._run = ""
         self._leadership: Leadership | None = None
@@ -158,7 +155,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Save a checkpoint as the best, or as the latest; the one before becomes the previous."""
         path, previous = self.checkpoint_path("best" if best else "latest"), None
         if not best:
-            state = {**state, _METRICS: self.metrics.durable(), _LINKS: self._links}
+            state = {**state, _METRICS: self.metrics.durable()}
         if path.exists() and not best and self._whole:
             previous = temporary_path(self.checkpoint_path("previous"), self._epoch)
             try:  # so that the newest exists at every moment
@@ -200,11 +197,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                     state = load_checkpoint(
                         path, config_toml=_identity(self._config), fill=self._filled
                     )
-                    for links, digest in state.pop(_LINKS, {}).items():
-                        if self._links.get(links, digest) != digest:
-                            raise CheckpointError(
-                                f"the {links} have changed since {path}; put them back"
-                            )
                     if damage is not None:
                         note(f"warning: {damage}; going on from {path}, which is older")
                     rows = self.metrics.damage(state.pop(_METRICS, {"bytes": 0, "crc": 0}))

@@ -28,6 +28,7 @@ from distrlcc.policy.spec import PolicySpec
 from distrlcc.runs.held_out import ACTINGS, HeldOut
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.source import EnvSource, Share, Source, check_data
+from distrlcc.sim.suites import written
 from distrlcc.storage import say
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class RunState:
             self.alarm = CollapseAlarm(least_entropy, config.alarm.silent_share_bound)
             if config.alarm.act and isinstance(learner, PPO | Gail):
                 self.restorer = Restorer(config.alarm, learner)
+        self.links = written(config.env.suites)
+        """Digests of files of links, by what `written` calls them; workers tell of theirs."""
         self.rang: str | None = None  # what the alarm said of the newest update
         self.restored: str | None = None  # what was done about it
         self.counters = Counters()
@@ -257,6 +260,7 @@ class RunState:
             "alarm": None if self.alarm is None else self.alarm.state_dict(),
             "recovery": None if self.restorer is None else self.restorer.state_dict(),
             "counters": asdict(self.counters),
+            "links": dict(self.links),
             "best": _plain(self.best),
             "average": _plain(self._average),
         }
@@ -275,6 +279,7 @@ class RunState:
 
     def load_shared_state(self, state: dict[str, Any]) -> None:
         """Take over what all ranks share, not source and data; raises CheckpointError."""
+        check_links(self.links, state.get("links", {}))
         with reading(CheckpointError, _MISFIT, _REMEDY):
             self.learner.load_state_dict(state["learner"])
             if self.alarm is not None:
@@ -298,10 +303,18 @@ def require_more(config: RunConfig | ImitateConfig, run: "RunDirectory") -> None
         return
     with reading(CheckpointError, _MISFIT, _REMEDY):
         update, steps = loaded["counters"]["update"], loaded["counters"]["steps"]
+    check_links(written(config.env.suites), loaded.get("links", {}))
     over, notes = config.over(update, steps), load_policy(run.policy_path).notes
     # The policy is of this state, and was scored.
     if over and notes.get("steps") == steps and notes.get(config.unit):
         raise ConfigError(f"{run.path} has done {over}")
+
+
+def check_links(known: dict[str, str], others: Mapping[str, str]) -> None:
+    """Add others' digests of links to those known; CheckpointError: files of a name differ."""
+    for links, digest in others.items():
+        if known.setdefault(links, digest) != digest:
+            raise CheckpointError(f"the {links} have changed since the run began; put them back")
 
 
 def _plain(weights: Weights | None) -> dict[str, Any] | None:
