@@ -164,7 +164,7 @@ def test_a_host_that_does_not_answer_is_one_line(start: Callable[..., Command]) 
         (["send", "127.0.0.1", "cubic", "--cwnd", "3"], "--cwnd is for the scheme fixed"),
         (["send", "127.0.0.1", "cubic", "--plot", "x.gif"], ".png, .svg or .html"),
         (["send", "127.0.0.1", "none.safetensors"], "none.safetensors"),
-        (["send", "127.0.0.1", "--policy", "one"], "name the policy after the receiver"),
+        (["send", "127.0.0.1", "--policy", "one"], "name it after the receiver"),
     ],
 )
 def test_bad_words_are_one_line(
