@@ -91,9 +91,11 @@ def test_the_noise_scale_is_that_of_the_samples() -> None:
     assert found.metrics() == {"noise_scale": found.value}
     assert re.search(r"up to 1[2-6] processes with batches of their own", found.advice(8))
     assert found.advice(100).endswith("more samples in each would hardly save steps")
-    alone = NoiseScale()
-    alone.add(Spread(4.0, 1.0, 50.0), 4.0)  # of one rank nothing is known
-    assert (alone.metrics(), alone.advice(8)) == ({}, "")
+    # Of one rank nothing is known, also where there were several before.
+    for spread in (Spread(4.0, 1.0, 50.0), None):
+        for alone in (NoiseScale(), replace(found)):
+            alone.add(spread, 4.0)
+            assert (alone.metrics(), alone.advice(8)) == ({}, "")
 
 
 @pytest.mark.parametrize("every", [2, 3, 1000])

@@ -67,8 +67,7 @@ class FlatAdam:
         norm: Tensor = torch.linalg.vector_norm(self._gradient)
         if not (alone or math.isfinite(norm)):
             raise NotFiniteError("the mean gradient is not finite")
-        if spread is not None:
-            self.noise.add(spread, float(norm) ** 2)
+        self.noise.add(spread, float(norm) ** 2)
         if grad_clip:
             self._gradient.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0))
         self._optimizer.param_groups[0]["lr"] = lr
@@ -107,7 +106,7 @@ class FlatAdam:
             "adam_step": float(adam.get("step", 0.0)),
             "adam_mean": adam.get("exp_avg", zeros).clone(),
             "adam_square": adam.get("exp_avg_sq", zeros).clone(),
-            **({"noise_scale": asdict(self.noise)} if self.noise.samples else {}),
+            **({"noise_scale": asdict(self.noise)} if self.noise.signal else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -53,11 +53,12 @@ class NoiseScale:
 
     signal: float = 0.0  # squared norm of the true gradient
     noise: float = 0.0  # trace of the covariance of one sample's gradient
-    samples: float = 0.0  # samples in a minibatch of all ranks, the newest
+    samples: float = 0.0  # samples in the newest minibatch of all ranks; 0: one rank tells nothing
 
-    def add(self, spread: Spread, square: float) -> None:
+    def add(self, spread: Spread | None, square: float) -> None:
         """Take a minibatch in, whose mean gradient has a norm with this square."""
-        if spread.ranks < 2:
+        if spread is None or spread.ranks < 2:
+            self.samples = 0.0
             return
         few, many = spread.samples / spread.ranks, spread.samples
         noise = (spread.square - square) / (1.0 / few - 1.0 / many)
@@ -73,11 +74,11 @@ class NoiseScale:
 
     def metrics(self) -> dict[str, float]:
         """Return it as a metric, if it is known."""
-        return {"noise_scale": self.value} if self.value else {}
+        return {"noise_scale": self.value} if self.value and self.samples else {}
 
     def advice(self, own: int) -> str:
         """Say how many processes with minibatches of ``own`` samples would pay, if known."""
-        if not self.value:
+        if not self.metrics():
             return ""
         most = self.value / own
         line = f"gradient noise scale {self.value:,.0f} samples, minibatches of {self.samples:,.0f}"

@@ -244,10 +244,11 @@ class RunState:
         if self.best is None:
             line = "held-out links: not scored yet"
         else:
+            which = "newest" if self.config.held_out.keep == "newest" else "best"
             line = (
                 f"held-out links: utilisation {counters.best_utilisation:.3f}, queueing delay "
-                f"{counters.best_queueing_delay:.3f} RTT (best at {unit} {counters.best_update} of "
-                f"{counters.update})"
+                f"{counters.best_queueing_delay:.3f} RTT ({which} at {unit} {counters.best_update} "
+                f"of {counters.update})"
             )
         if isinstance(self.config, RunConfig) and isinstance(self.learner, Learner):
             line = "\n".join(filter(None, [line, self.learner.advice()]))
