@@ -246,10 +246,10 @@ class Simulator:
         from distrlcc.sim import capacity  # noqa: PLC0415 - compiles on first use
 
         first = n * self.n_flows
-        link = self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces
-        best = capacity.best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
-        sharing = capacity.active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
-        self.results[n, col.BEST_CWND] = best / sharing
+        schedule = self.times[n], self.rates[n], self.rtts[n], self.losses[n]
+        self.results[n, col.BEST_CWND] = capacity.best_window(
+            self.links[n], schedule, self.traces, self.flows, first, first, 0, _STEP
+        )
 
     def advance(self, step_ns: int | IntArray) -> None:
         """Advance every link by a step's length, ns, one for all or one for each."""
