@@ -203,10 +203,10 @@ MUTANTS = {
         f"{WINDOW}math.ceil(state[CWND])\n{FLAT}p",
     ),
     "the oracle shares with flows that do not send": (
-        "time) < min(flows[other, col.STOP], end)",
-        "time) < FOREVER",
+        "begin) < min(flows[f, col.STOP], end)",
+        "begin) < FOREVER",
     ),
-    "the oracle counts a stop too late": ("< min(flows[other, col.STOP], end)", "< end"),
+    "the oracle counts a stop too late": ("< min(flows[f, col.STOP], end):", "< end:"),
     "the oracle does not look ahead": ("end = time + step", "end = time"),
     "a step's least RTT is the newest": ("rtt_min = min(rtt_min, last_rtt)", "rtt_min = last_rtt"),
     "a step's greatest RTT is the newest": ("rtt_max = max(rtt_max, last_rtt)", "rtt_max = 0"),
@@ -305,18 +305,15 @@ MUTANTS = {
         "waiting >= link[col.MARK]",
     ),
     "a flow sends more than its size": (
-        "pending = room(aqm, flows, f, window, delivered)",
+        "pending = min(window, size - delivered)",
         "pending = window",
     ),
     "a paced flow sends more than its size": (
-        "most = room(aqm, flows, f, window, delivered)",
+        "most = min(window, size - delivered)",
         "most = window",
     ),
     "a flow goes on when it is complete": ("stop = min(stop, now)", "pass"),
-    "a flow is complete when all is sent": (
-        "if delivered == flows[f, col.SIZE]:",
-        "if sent == flows[f, col.SIZE]:",
-    ),
+    "a flow is complete when all is sent": ("if delivered == size:", "if sent == size:"),
     "silence: its time counts as service": (
         "begin = until_row\n",
         "begin = until_row if rate else begin\n",

@@ -52,29 +52,25 @@ def row_at(link: Any, times: Any, time: int) -> Any:
 
 
 @njit
-def best_window(
-    link: Any, schedule: Any, traces: Any, flows: Any, first: int, f: int, time: int, step: int
-) -> Any:
-    """Return the window with which a flow, one of those from ``first`` on, fills its share.
+def best_window(link: Any, schedule: Any, traces: Any, extra: int, time: int, step: int) -> Any:
+    """Return the window that fills the link from ``time`` on with about one packet queued.
 
-    With about one packet queued the link is full from ``time`` on: what departs within a round
-    trip, with one step of foresight, or passes a policer. Flows that may send in the step share.
+    It departs within a round trip, with one step of foresight, or passes a policer.
     """
     end = time + step
     times, _, rtts, _ = schedule
-    begin = end - rtts[row_at(link, times, time)] - flows[f, col.EXTRA_RTT]
+    begin = end - rtts[row_at(link, times, time)] - extra
     packets = carried(link, schedule, traces, begin, end)
     if link[col.POLICER_RATE] > 0:
         packets = min(packets, float(link[col.POLICER_RATE]) * float(end - begin) / PACKET_WORK)
-    sharing = 0
-    for other in range(first, first + link[col.FLOWS]):
-        sharing += max(flows[other, col.START], time) < min(flows[other, col.STOP], end)
-    return (packets + 1.0) / max(sharing, 1)
+    return packets + 1.0
 
 
 @njit
-def room(aqm: Any, flows: Any, f: int, window: int, delivered: int) -> Any:
-    """Return how many packets a flow may have in flight: its window, or what its size leaves."""
-    if aqm is not None:
-        return min(window, flows[f, col.SIZE] - delivered)
-    return window
+def senders(flows: Any, first: int, last: int, begin: int, end: int) -> Any:
+    """Count the flows of one link that may send within [begin, end); at least 1."""
+    count = 0
+    for f in range(first, last):
+        if max(flows[f, col.START], begin) < min(flows[f, col.STOP], end):
+            count += 1
+    return max(count, 1)

@@ -51,7 +51,7 @@ from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
 from distrlcc.sim import reordering
 from distrlcc.sim.acks import acknowledge, loss_hash
-from distrlcc.sim.capacity import PACKET_BITS, PACKET_WORK, best_window, carried, room, row_at
+from distrlcc.sim.capacity import PACKET_BITS, PACKET_WORK, best_window, carried, row_at, senders
 from distrlcc.sim.layout import FOREVER
 from distrlcc.sim.live_queue import enter, is_full, serve
 from distrlcc.sim.reordering import timeout
@@ -217,9 +217,10 @@ def advance(
                 if ewmas is not None:
                     ewmas[f, :] = 0.0
                 if flows[f, col.SCHEME] == ORACLE:
-                    control[f, CWND] = math.ceil(
-                        best_window(link, schedule, traces, flows, first_flow, f, now, end - now)
-                    )
+                    extra, step = flows[f, col.EXTRA_RTT], end - now
+                    best = best_window(link, schedule, traces, extra, now, step)
+                    sharing = senders(flows, first_flow, first_flow + n_flows, now, end)
+                    control[f, CWND] = math.ceil(best / sharing)
         full = False
         while True:
             # Which flow acts next, and until when may it go on without looking at the others?
@@ -258,7 +259,7 @@ def advance(
                         if reorders:
                             timer = min(timer, flows[f, col.LOSS_TIME])
                     life = flows[f, col.STARTED] == 1, flows[f, col.START], flows[f, col.STOP]
-                    most = room(aqm, flows, f, window, flows[f, col.DELIVERED])
+                    most = min(window, flows[f, col.SIZE] - flows[f, col.DELIVERED])
                     sends = control[f, PACING], flows[f, col.NEXT_SEND], inflight, most
                     time, kind = next_event(*life, ack_time, timer, *sends)
                     if time < best_time or (time == best_time and kind < best_kind):
@@ -290,6 +291,7 @@ def advance(
             scheme = flows[f, col.SCHEME]
             start = flows[f, col.START]
             stop = flows[f, col.STOP]
+            size = flows[f, col.SIZE]
             started = flows[f, col.STARTED] == 1
             extra = flows[f, col.EXTRA_RTT]
             sent = flows[f, col.SENT]
@@ -332,7 +334,7 @@ def advance(
                 if pacing > 0.0:
                     next_send = min(max(next_send, now), now + pacing_interval(pacing))
                 elif now < stop:
-                    pending = room(aqm, flows, f, window, delivered) - (sent - next_ack)
+                    pending = min(window, size - delivered) - (sent - next_ack)
             while True:
                 # Send at `now`, on a live link into the hop before the queue.
                 if pending > 0 and sent == next_ack:
@@ -495,7 +497,7 @@ def advance(
                     if aqm is not None:
                         if reorders:
                             timer = min(timer, flows[f, col.LOSS_TIME])
-                    most = room(aqm, flows, f, window, delivered)
+                    most = min(window, size - delivered)
                     time, kind = next_event(
                         started, start, stop, time, timer, pacing, next_send, sent - next_ack, most
                     )
@@ -604,14 +606,14 @@ def advance(
                             window = int(state[CWND])
                             pacing = state[PACING]
                     if aqm is not None:
-                        if delivered == flows[f, col.SIZE]:
+                        if delivered == size:
                             flows[f, col.COMPLETED] = now
                             stop = min(stop, now)
                             flows[f, col.STOP] = stop
                     if pacing > 0.0:
                         next_send = max(next_send, now)
                     elif now < stop:
-                        pending = room(aqm, flows, f, window, delivered) - (sent - next_ack)
+                        pending = min(window, size - delivered) - (sent - next_ack)
                 elif kind == 1:
                     # A paced send.
                     pending = 1
@@ -648,7 +650,7 @@ def advance(
                     if pacing > 0.0:
                         next_send = max(next_send, now)
                     else:
-                        most = room(aqm, flows, f, window, delivered)
+                        most = min(window, size - delivered)
                         pending = max(most - (sent - next_ack), least)
                 else:
                     # The flow's start.
@@ -665,7 +667,7 @@ def advance(
                     rttvar = 2 * rtt
                     next_send = now
                     if pacing == 0.0:
-                        pending = room(aqm, flows, f, window, delivered)
+                        pending = min(window, size - delivered)
 
             # The flow waits for others, or the step is over: store its state.
             flows[f, col.STARTED] = 1 if started else 0
@@ -766,8 +768,8 @@ def advance(
         link_results[n, col.QUEUE] = queue
         link_results[n, col.BASE_RTT] = base / NANOSECONDS
         if with_best:
-            step = end - link[col.STEP_START]
-            link_results[n, col.BEST_CWND] = best_window(
-                link, schedule, traces, flows, first_flow, first_flow, end, step
-            )
+            extra, step = flows[first_flow, col.EXTRA_RTT], end - link[col.STEP_START]
+            best = best_window(link, schedule, traces, extra, end, step)
+            sharing = senders(flows, first_flow, first_flow + n_flows, end, end + step)
+            link_results[n, col.BEST_CWND] = best / sharing
     return -1

@@ -244,9 +244,10 @@ class Simulator:
 
         first = n * self.n_flows
         schedule = self.times[n], self.rates[n], self.rtts[n], self.losses[n]
-        self.results[n, col.BEST_CWND] = capacity.best_window(
-            self.links[n], schedule, self.traces, self.flows, first, first, 0, _STEP
-        )
+        extra = self.flows[first, col.EXTRA_RTT]
+        best = capacity.best_window(self.links[n], schedule, self.traces, extra, 0, _STEP)
+        sharing = capacity.senders(self.flows, first, first + self.n_flows, 0, _STEP)
+        self.results[n, col.BEST_CWND] = best / sharing
 
     def advance(self, step_ns: int | IntArray) -> None:
         """Advance every link by a step's length, ns, one for all or one for each."""
