@@ -108,18 +108,6 @@ def test_suites_set_alone_are_drawn_alike() -> None:
     assert override(weighed, ["step_ms=20"]).suite_weights == (0.5, 0.3, 0.2)
 
 
-@pytest.mark.slow
-def test_sb3_trains_on_the_environment() -> None:
-    from stable_baselines3 import PPO
-
-    sizes: Any = {"n_steps": 512, "batch_size": 128, "n_epochs": 4}
-    model = PPO("MlpPolicy", _make(2.0), seed=0, device="cpu", **sizes)
-    before = [p.detach().clone() for p in model.policy.parameters()]
-    model.learn(1024)
-    assert any((a != b).any() for a, b in zip(before, model.policy.parameters(), strict=True))
-    assert model.num_timesteps == 1024
-
-
 def test_gymnasiums_statistics_wrappers_work() -> None:
     from gymnasium.wrappers import RecordEpisodeStatistics
     from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorStatistics
@@ -162,11 +150,7 @@ WORLDS: dict[str, tuple[EnvConfig, str]] = {
     ),
     "kernel": (
         EnvConfig(
-            suites=("random", "cellular"),
-            kernel=True,
-            jitter_ms=1.0,
-            cuts_per_s=3.0,
-            episode_s=0.6,
+            suites=("random", "cellular"), kernel=True, jitter_ms=1.0, cuts_per_s=3.0, episode_s=0.6
         ),
         "oracle",
     ),
@@ -238,11 +222,7 @@ BAD: list[tuple[type, dict[str, Any], str]] = [
     (EnvConfig, {"jitter_ms": -1.0}, "jitter_ms"),
     (EnvConfig, {"jitter_ms": 1.0, "world": "emulated"}, "own"),
     (EnvConfig, {"cuts_per_s": -1.0}, "cuts_per_s"),
-    (
-        EnvConfig,
-        {"cuts_per_s": 0.1, "action": "rate"},
-        "expected 0, as action rate sets",
-    ),
+    (EnvConfig, {"cuts_per_s": 0.1, "action": "rate"}, "expected 0, as action rate sets"),
     (EnvConfig, {"cuts_per_s": 0.1, "world": "emulated"}, "own"),
     (EnvConfig, {"kernel": True, "world": "emulated"}, "kernel is 1.0: expected 0"),
     (EnvConfig, {"kernel": 1.5}, "kernel"),

@@ -25,13 +25,7 @@ from distrlcc.recipes.registry import recipe
 from distrlcc.runs.collect_data import CollectConfig
 from distrlcc.sim.families import bdp_packets
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
-from distrlcc.sim.suites import (
-    best_cwnd,
-    load_suite,
-    mean_rate_mbps,
-    scenario_by_id,
-    with_scheme,
-)
+from distrlcc.sim.suites import best_cwnd, load_suite, mean_rate_mbps, scenario_by_id, with_scheme
 from distrlcc.types import IntervalStats
 from tests.env.steps import interval_stats
 

@@ -205,10 +205,7 @@ def test_a_sender_believes_its_receiver_alone(served: Served) -> None:
 
 
 def test_all_of_a_batch_with_many_gaps_is_acknowledged() -> None:
-    with (
-        UdpSocket(bind=("127.0.0.1", 0)) as socket,
-        UdpSocket(connect=socket.address) as client,
-    ):
+    with UdpSocket(bind=("127.0.0.1", 0)) as socket, UdpSocket(connect=socket.address) as client:
         server, numbers = ReceiveServer(socket), set(range(0, 400, 2))  # the others were lost
         server._receive([(_hello(7), client.address)], monotonic_ns())
         server._receive([(_data(7, n), client.address) for n in sorted(numbers)], monotonic_ns())

@@ -14,12 +14,7 @@ from distrlcc import seeding
 from distrlcc.errors import ConfigError
 from distrlcc.policy.network import ActorCritic
 from distrlcc.policy.normalizer import Normalizer, normalize
-from distrlcc.policy.numpy_policy import (
-    ActingPolicy,
-    NumpyPolicy,
-    log_softmax,
-    sample_categorical,
-)
+from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy, log_softmax, sample_categorical
 from distrlcc.policy.policy_file import PolicyFile, save_policy
 from tests.policy.random_policies import make_policy
 

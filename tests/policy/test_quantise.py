@@ -27,10 +27,7 @@ def changed(name: str, **changes: Any) -> PolicyFile:
         (changed("one", hidden=(193, 64)), "257 inputs of a layer do not fit .* room for 256"),
         (changed("dagger", hidden=(300,)), "300 inputs of a layer do not fit"),
         (changed("dagger", hidden=(64,) * 5), "5 dense layers do not fit .* room for 4"),
-        (
-            changed("one", hidden=(64,) * 5, post_hidden=9),
-            "7 layers do not fit .* room for 6",
-        ),
+        (changed("one", hidden=(64,) * 5, post_hidden=9), "7 layers do not fit .* room for 6"),
         (changed("dagger", observation_size=30), "30 inputs, but 'scale-free' .* has 20"),
     ],
 )

@@ -126,13 +126,7 @@ def test_a_small_log_is_replayed_and_a_difference_found(tmp_path: Path, old: str
     assert (replay(read_log(path), parse_trace(b"1\n", "12")).mismatches == ()) == (old == new)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("hello\n", "header"),
-        (LOG + "12 ? 3\n", "line 9"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [("hello\n", "header"), (LOG + "12 ? 3\n", "line 9")])
 def test_no_log_is_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "log"
     path.write_text(text)

@@ -28,13 +28,13 @@ from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import JITTERS, Flow, Link, Scenario
 from distrlcc.sim.simulator import BROKEN, Simulator
 from distrlcc.sim.suites import mean_rate_mbps, with_scheme
-from distrlcc.types import NANOSECONDS, PACKET_BYTES, IntervalStats, copy_state, restore_state
+from distrlcc.sim.trace import PACKETS_PER_MBIT
+from distrlcc.types import NANOSECONDS, IntervalStats, copy_state, restore_state
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 _HELD = slice(CWND, PACING + 1)  # a flow's window and pacing rate, which lie side by side
-_PACKETS_PER_MBIT = 1e6 / (8 * PACKET_BYTES)
 
 
 class AgentBatch(ABC):
@@ -128,9 +128,9 @@ class AgentBatch(ABC):
                 held[0] = self.actions.initial[0]
             if flow.pacing_mbps is None:
                 held[1] = self.actions.initial[1]
-        self.mean_rate[n] = mean_rate_mbps(scenario) * _PACKETS_PER_MBIT
+        self.mean_rate[n] = mean_rate_mbps(scenario) * PACKETS_PER_MBIT
         self._searched[n] = link.best_cwnd or 0.0
-        service = 1 / (link.rate_mbps * _PACKETS_PER_MBIT) if link.rate_mbps else 0.0
+        service = 1 / (link.rate_mbps * PACKETS_PER_MBIT) if link.rate_mbps else 0.0
         self.base_rtt[n] = (2 * link.delay_ms + flow.extra_rtt_ms) * 1e-3 + service
         in_kernel = self.disturbance is not None and self.disturbance.in_kernel[n]
         wait = mean_wait(link, 1.0 / self.mean_rate[n])

@@ -38,7 +38,7 @@ class EmulatedBatch(AgentBatch):
         self._best, self._wait = np.ones(n), np.zeros(n)
         self._step_ns = round(config.step_ms * 1e6)
         self.world: WorldProcess | None = None  # the links' process; None before the first `load`
-        self.result: StepResult | None = None  # the newest step, its lateness included
+        self.result: StepResult  # the newest step, its lateness included
 
     def load(self, n: int, scenario: Scenario) -> None:
         """Put a scenario at link n, from the next step on; raises ConfigError of an oracle."""
@@ -67,12 +67,10 @@ class EmulatedBatch(AgentBatch):
 
     def stats(self) -> IntervalStats:
         """Return what the agents saw in the newest step, ``[N]``."""
-        assert self.result is not None
         return self.result.stats
 
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
-        assert self.result is not None
         truth = self.result.truth
         return LinkView(truth.capacity, truth.used, self.mean_rate, self.base_rtt)
 
@@ -82,9 +80,7 @@ class EmulatedBatch(AgentBatch):
 
     def late(self) -> NDArray[np.bool_]:
         """Return whose newest step was late, ``[N]``: they share a clock, so all or none."""
-        assert self.result is not None
-        late = self.result.action_delay > LATE_SHARE * self._step_ns
-        return np.full(len(self._best), late)
+        return np.full(len(self._best), self.result.action_delay > LATE_SHARE * self._step_ns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: packets on their way cannot be kept."""

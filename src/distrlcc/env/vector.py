@@ -60,17 +60,9 @@ _MOST_DRAWS = 10_000
 
 
 @njit
-def _add_up(
-    sums: Any,
-    reward: Any,
-    used: Any,
-    capacity: Any,
-    rtt_sum: Any,
-    base_rtt: Any,
-    acked: Any,
-    lost: Any,
-) -> None:
+def _add_up(sums: Any, step: Any) -> None:
     """Add a step to the episodes' sums, ``[N, 6]``; queueing delays are in base RTTs."""
+    reward, used, capacity, rtt_sum, base_rtt, acked, lost = step
     for n in range(len(sums)):
         s, base = sums[n], base_rtt[n]
         s[0], s[1], s[2] = s[0] + reward[n], s[1] + used[n], s[2] + capacity[n]
@@ -206,18 +198,15 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         self._waits = True  # whether only `reset` goes on
 
     def _build_batch(self, expert: str) -> AgentBatch:
-        emulated, flows, labels = self.config.world != "simulated", self._n_flows, self._with_labels
+        flows = self._n_flows
         if expert != "oracle":
             why = f"as {expert} drives links of its own; or take the expert oracle"
             check_values(self.config, {"world": "simulated", "agents": 1}, why)
-        if emulated:
+            return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
+        if self.config.world != "simulated":
             return EmulatedBatch(self.num_envs, self.config)
-        if expert == "oracle":
-            rooms = self._rooms
-            return LinkBatch(
-                len(rooms), self.config, rooms=rooms, n_flows=flows, with_labels=labels
-            )
-        return DemonstrationBatch(self.num_envs, self.config, scheme=expert, n_flows=flows)
+        rooms, labels = self._rooms, self._with_labels
+        return LinkBatch(len(rooms), self.config, rooms=rooms, n_flows=flows, with_labels=labels)
 
     def reset(
         self,
@@ -369,8 +358,9 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         stats, view = self.batch.newest, self.batch.newest_view
         self._time += stats.duration[self._first]
-        counts = stats.acked, stats.net_lost
-        _add_up(self._sums, reward, view.used, view.capacity, stats.rtt_sum, view.base_rtt, *counts)
+        rtts = stats.rtt_sum, view.base_rtt
+        step = reward, view.used, view.capacity, *rtts, stats.acked, stats.net_lost
+        _add_up(self._sums, step)
         over = self.over
         self._waits = not self._autoreset and bool(over.all())
         truncated = self.batch.acted & (over[self._link] | ~self.batch.active)

@@ -18,15 +18,7 @@ from numpy.typing import NDArray
 from distrlcc import seeding
 from distrlcc.learn.learner import Weights
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.numpy_policy import (
-    NumpyNetwork,
-    categorical_entropy,
-    gaussian_entropy,
-    gaussian_log_prob,
-    log_softmax,
-    sample_categorical,
-    sample_gaussian,
-)
+from distrlcc.policy import numpy_policy
 from distrlcc.policy.spec import PolicySpec
 from distrlcc.types import copy_state, restore_state
 
@@ -130,7 +122,7 @@ class Collector:
     def set_weights(self, weights: Weights) -> None:
         """Act with these weights from now on."""
         self._version, self._expert_acts = weights.version, weights.expert_acts
-        self._network = NumpyNetwork(self._spec, weights.arrays)
+        self._network = numpy_policy.NumpyNetwork(self._spec, weights.arrays)
 
     def begin_at(self, step: int) -> None:
         """Begin anew, with links and draws that no step before ``step`` can have seen."""
@@ -224,16 +216,17 @@ class Collector:
         network, expert = self._network, self._expert_acts
         head, rollout.values[t], self._state = network.step(self._obs, self._state)
         if self._spec.action_kind == "discrete":
-            log_probs = log_softmax(head)
-            chosen = self._labels if expert else sample_categorical(log_probs, draws)
+            log_probs = numpy_policy.log_softmax(head)
+            chosen = self._labels if expert else numpy_policy.sample_categorical(log_probs, draws)
             rollout.logp[t] = log_probs[self._rows, chosen]
             seen = log_probs if self._active is None else log_probs[self._active]
-            stats.entropy += float(categorical_entropy(seen).sum(dtype=np.float64))
+            stats.entropy += float(numpy_policy.categorical_entropy(seen).sum(dtype=np.float64))
             return chosen
-        vectors = self._labels if expert else sample_gaussian(head, network.log_std, draws)
-        rollout.logp[t] = gaussian_log_prob(head, network.log_std, vectors)
+        log_std = network.log_std
+        vectors = self._labels if expert else numpy_policy.sample_gaussian(head, log_std, draws)
+        rollout.logp[t] = numpy_policy.gaussian_log_prob(head, log_std, vectors)
         count = len(head) if self._active is None else np.count_nonzero(self._active)
-        stats.entropy += gaussian_entropy(network.log_std) * count
+        stats.entropy += numpy_policy.gaussian_entropy(log_std) * count
         return vectors
 
     def _turn_over(self, info: dict[str, Any], done: NDArray[np.bool_]) -> NDArray[np.bool_]:

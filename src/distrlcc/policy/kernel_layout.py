@@ -29,7 +29,6 @@ PLACES, TRIAL, FORM = ".data.places", ".data.trial", ".rodata.form"
 ONE = 1 << 24  # 1.0 in the program's fixed point; rates (packets/s) have 16 bits after the point
 RATE_ONE = 1 << 16
 WEIGHT_SHIFT = 20  # bits after a weight's point, which leave room for large sums; 2^31 stands for 0
-CELL_GREATEST = 1 << 38  # an LSTM's cell is clipped here: its products with a gate need 63 bits
 MAX_INPUTS, MAX_ACTIONS, MAX_DENSE, MAX_STATE = 64, 16, 4, 128
 MAX_LAYERS = MAX_DENSE + 2
 MAX_COLUMNS, MAX_ROWS, MAX_WEIGHTS, MAX_BIASES = 256, 256, 1 << 16, 1024

@@ -174,24 +174,24 @@ def expected_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
 
 def _our_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(layer: str, outputs: int, inputs: int) -> None:
+        shapes[f"{layer}.weight"], shapes[f"{layer}.bias"] = (outputs, inputs), (outputs,)
+
     width = spec.observation_size
     for index, size in enumerate(spec.dense):
-        shapes[f"trunk.{index}.weight"] = (size, width)
-        shapes[f"trunk.{index}.bias"] = (size,)
+        add(f"trunk.{index}", size, width)
         width = size
     size = spec.state_size
     if spec.kind == "mingru":
-        shapes["mingru.weight"], shapes["mingru.bias"] = (2 * size, width), (2 * size,)
+        add("mingru", 2 * size, width)
     elif spec.kind == "lstm":
         shapes["lstm.weight_ih"] = (4 * size, width)
         shapes["lstm.weight_hh"] = (4 * size, size)
         shapes["lstm.bias_ih"] = shapes["lstm.bias_hh"] = (4 * size,)
     if spec.post_hidden:
-        shapes["post.weight"] = (spec.post_hidden, width + size)
-        shapes["post.bias"] = (spec.post_hidden,)
+        add("post", spec.post_hidden, width + size)
     width = spec.post_hidden or size or width
-    shapes["policy_head.weight"] = (spec.action_size, width)
-    shapes["policy_head.bias"] = (spec.action_size,)
-    shapes["value_head.weight"] = (1, width)
-    shapes["value_head.bias"] = (1,)
+    add("policy_head", spec.action_size, width)
+    add("value_head", 1, width)
     return shapes

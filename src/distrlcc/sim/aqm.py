@@ -38,6 +38,8 @@ OLD_DELAY = 6
 PROBABILITY = 7
 
 _UPDATE_MS = 15
+_DIVISORS = (0.1, 2.0), (1e-2, 8.0), (1e-3, 32.0), (1e-4, 128.0), (1e-5, 512.0), (1e-6, 2048.0)
+"""The lower the probability, the smaller its steps: below so much they are divided by so much."""
 _MARKS_BELOW = 0.1  # probability from which PIE drops capable packets too (RFC 8033, section 5.1)
 
 
@@ -104,20 +106,10 @@ def pie_catch_up(row: Any, now: int, oldest: float) -> None:
         probability = row[PROBABILITY]
         change = 0.125 * (delay - row[REFERENCE]) / row[SECOND]
         change += 1.25 * (delay - old_delay) / row[SECOND]
-        # The lower the probability, the smaller its steps.
         divisor = 1.0
-        if probability < 1e-6:
-            divisor = 2048.0
-        elif probability < 1e-5:
-            divisor = 512.0
-        elif probability < 1e-4:
-            divisor = 128.0
-        elif probability < 1e-3:
-            divisor = 32.0
-        elif probability < 1e-2:
-            divisor = 8.0
-        elif probability < 0.1:
-            divisor = 2.0
+        for most, smaller in _DIVISORS:
+            if probability < most:
+                divisor = smaller
         if delay == 0 and old_delay == 0:
             probability *= 0.98
         row[PROBABILITY] = min(max(probability + change / divisor, 0.0), 1.0)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from distrlcc.control.compiled import njit
 from distrlcc.sim import layout as col
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
@@ -13,25 +15,23 @@ PACKET_WORK = PACKET_BITS * NANOSECONDS
 @njit
 def opportunities_until(link: Any, traces: Any, time: int) -> Any:
     """Count a trace's opportunities from its own time zero through ``time`` of the episode."""
-    period = link[col.TRACE_PERIOD]
+    period, start = link[col.TRACE_PERIOD], link[col.TRACE_START]
     shifted = time + link[col.TRACE_SHIFT]
     wraps = shifted // period
-    rest = shifted - wraps * period
-    low = link[col.TRACE_START]
-    high = low + link[col.TRACE_LENGTH]
-    first = low
-    while low < high:
-        middle = (low + high) >> 1
-        if traces[middle] <= rest:
-            low = middle + 1
-        else:
-            high = middle
-    return wraps * link[col.TRACE_LENGTH] + low - first
+    times = traces[start : start + link[col.TRACE_LENGTH]]
+    return wraps * len(times) + np.searchsorted(times, shifted - wraps * period, "right")
 
 
 @njit
-def packets_between(link: Any, times: Any, rates: Any, start: int, end: int) -> Any:
-    """Integrate a schedule's rate over (start, end], in packets; the first row holds before 0."""
+def carried(link: Any, schedule: Any, traces: Any, start: int, end: int) -> Any:
+    """Return the packets that a link can carry in (start, end]; before 0 it was as at 0.
+
+    A ``schedule`` is a link's rows of times, rates, round trips and losses; see `kernel.advance`.
+    """
+    if link[col.IS_TRACE] == 1:
+        first = opportunities_until(link, traces, start)
+        return float(opportunities_until(link, traces, end) - first)
+    times, rates, _, _ = schedule
     rows = link[col.SEGMENTS]
     total = 0.0
     for row in range(rows):
@@ -52,27 +52,22 @@ def row_at(link: Any, times: Any, time: int) -> Any:
 
 
 @njit
-def best_window(
-    link: Any, times: Any, rates: Any, rtts: Any, traces: Any, extra: int, time: int, step: int
-) -> Any:
+def best_window(link: Any, schedule: Any, traces: Any, extra: int, time: int, step: int) -> Any:
     """Return the window that fills the link from ``time`` on with about one packet queued.
 
     It departs within a round trip, with one step of foresight, or passes a policer.
     """
     end = time + step
+    times, _, rtts, _ = schedule
     begin = end - rtts[row_at(link, times, time)] - extra
-    if link[col.IS_TRACE] == 1:
-        last = opportunities_until(link, traces, end)
-        carried = float(last - opportunities_until(link, traces, begin))
-    else:
-        carried = packets_between(link, times, rates, begin, end)
+    packets = carried(link, schedule, traces, begin, end)
     if link[col.POLICER_RATE] > 0:
-        carried = min(carried, float(link[col.POLICER_RATE]) * float(end - begin) / PACKET_WORK)
-    return carried + 1.0
+        packets = min(packets, float(link[col.POLICER_RATE]) * float(end - begin) / PACKET_WORK)
+    return packets + 1.0
 
 
 @njit
-def active_flows(flows: Any, first: int, last: int, begin: int, end: int) -> Any:
+def senders(flows: Any, first: int, last: int, begin: int, end: int) -> Any:
     """Count the flows of one link that may send within [begin, end); at least 1."""
     count = 0
     for f in range(first, last):

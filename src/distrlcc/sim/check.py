@@ -8,7 +8,9 @@ milliseconds). Ties happen there, and two programs come apart.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -218,113 +220,87 @@ def compare(script: Script) -> str | None:
                 simulator.control[k, CWND], simulator.control[k, PACING] = windows[k], pacing[k]
         reference.run(length)
         simulator.advance(length)
-        difference = (
-            _compare_flows(simulator, reference)
-            or _compare_link(simulator, reference, length, before)
-            or _compare_best(simulator, reference, length)
-        )
-        before = simulator.results[0, [col.TOTAL_USED, col.TOTAL_CAPACITY]]
-        if difference:
+        seen = chain(_flows(simulator, reference), _link(simulator, reference, length, before))
+        if difference := _first_difference(seen):
             return f"{scenario.name}, step {step}: {difference}"
+        before = simulator.results[0, [col.TOTAL_USED, col.TOTAL_CAPACITY]]
     reference.settle()
-    difference = _compare_queue(simulator, reference)
+    difference = _first_difference(_queue(simulator, reference))
     reference.drain()
-    _drain(simulator)
-    return difference or _compare_packets(simulator, reference, scenario.name)
-
-
-def _drain(simulator: Simulator) -> None:
-    """Let a live link's packets depart and be acknowledged, with nothing sent any more."""
+    # A live link's packets depart and are acknowledged, with nothing sent any more.
     stops = simulator.flows[:, col.STOP]
     stops[:] = np.minimum(stops, simulator.links[0, col.NOW])
     while (simulator.log[1 : int(simulator.log[0, 0]) + 1, 2] == col.FOREVER).any():
         simulator.advance(1_000_000_000)
+    difference = difference or _first_difference(_packets(simulator, reference))
+    return difference and f"{scenario.name}, {difference}"
 
 
-def _compare_flows(simulator: Simulator, reference: Reference) -> str | None:
-    stats = simulator.stats()
-    for k, flow in enumerate(reference.flows):
-        row: Any = simulator.flows[k]
-        seen: dict[str, tuple[Any, Any]] = {
-            "packets sent": (int(row[col.SENT]), len(flow.packets)),
-            "queueing": (int(row[col.QUEUEING_SUM]), flow.queueing),
-            "completed": (int(row[col.COMPLETED]), flow.completed),
-            "marks": (int(row[col.MARKS]), flow.marked),
-            "started": (bool(row[col.STARTED]), flow.sender is not None),
-        }
-        for name in IntervalStats.names() if flow.stats is not None else ():
-            got, expected = float(getattr(stats, name)[k]), float(getattr(flow.stats, name)[0])
-            close = name in EWMAS and math.isclose(got, expected, rel_tol=TOLERANCE)
-            seen[name] = (got, got if close else expected)
-        for name, (got, expected) in seen.items():
-            if got != expected:
-                return f"flow {k}, {name}: kernel {got}, reference {expected}"
+_Seen = Iterator[tuple[str, Any, Any, float]]
+"""What is compared: its name, what the kernel and the reference have, and how far apart at most."""
+
+
+def _first_difference(seen: _Seen) -> str | None:
+    for what, got, expected, slack in seen:
+        if got != expected and not (slack and abs(got - expected) <= slack):
+            return f"{what}: kernel {got}, reference {expected}"
     return None
 
 
-def _compare_link(
-    simulator: Simulator, reference: Reference, step: int, before: FloatArray
-) -> str | None:
-    """Compare the step's capacity and RTT; ``before``: totals used and carried before the step."""
+def _flows(simulator: Simulator, reference: Reference) -> _Seen:
+    stats = simulator.stats()
+    for k, flow in enumerate(reference.flows):
+        row: Any = simulator.flows[k]
+        yield f"flow {k}, packets sent", row[col.SENT], len(flow.packets), 0
+        yield f"flow {k}, queueing", row[col.QUEUEING_SUM], flow.queueing, 0
+        yield f"flow {k}, completed", row[col.COMPLETED], flow.completed, 0
+        yield f"flow {k}, marks", row[col.MARKS], flow.marked, 0
+        yield f"flow {k}, started", bool(row[col.STARTED]), flow.sender is not None, 0
+        for name in IntervalStats.names() if flow.stats is not None else ():
+            got, expected = float(getattr(stats, name)[k]), float(getattr(flow.stats, name)[0])
+            yield f"flow {k}, {name}", got, expected, TOLERANCE * expected * (name in EWMAS)
+
+
+def _link(simulator: Simulator, reference: Reference, step: int, before: FloatArray) -> _Seen:
+    """Compare what a step's rewards and labels rest on; ``before``: totals used and carried."""
     link, now, row = reference.scenario.link, reference.now, simulator.results[0]
-    carried, got = capacity(link, now - step, now) / PACKET_BITS, row[col.CAPACITY]
+    yield "used", row[col.USED], row[col.TOTAL_USED] - before[0], 0
+    carried = capacity(link, now - step, now) / PACKET_BITS
     if link.policer_mbps is not None:  # what could pass it since the start, or has
         policed = round(link.policer_mbps * 1e6) * now
         total = max(min(capacity(link, 0, now), policed) / PACKET_BITS, row[col.TOTAL_USED])
         carried = total - before[1]
-    if row[col.USED] != row[col.TOTAL_USED] - before[0]:
-        return f"used: {row[col.USED]}, in all {before[0]} before, then {row[col.TOTAL_USED]}"
+    # A packet lasts whole ns.
+    slack = max(1e-4 * carried, 1e-6 + 1e-4 * before[1])
+    yield "capacity", row[col.CAPACITY], carried, slack
     rates = [] if link.trace is not None else [r for at, r in rate_schedule(link) if at <= now]
     service = PACKET_BITS / rates[-1] if rates and rates[-1] else 0.0
     base = 2 * conditions_at(link, now)[0] + service
-    # A packet lasts whole ns.
-    if not math.isclose(got, carried, rel_tol=1e-4, abs_tol=1e-6 + 1e-4 * before[1]):
-        return f"capacity: kernel {got}, reference {carried}"
-    if abs(row[col.BASE_RTT] * NANOSECONDS - base) > 1.0:
-        return f"base RTT: kernel {row[col.BASE_RTT]}, reference {base / NANOSECONDS}"
-    return None
+    yield "base RTT, ns", row[col.BASE_RTT] * NANOSECONDS, base, 1.0
+    # The first flow's label for a next step of the same length, rounded up.
+    best = math.ceil(reference.best_window(0, now + step))
+    yield "best window", np.ceil(row[col.BEST_CWND]), best, 0
 
 
-def _compare_best(simulator: Simulator, reference: Reference, step: int) -> str | None:
-    """Compare the first flow's label for a next step of the same length, rounded up."""
-    got = float(np.ceil(simulator.results[0, col.BEST_CWND]))
-    expected = math.ceil(reference.best_window(0, reference.now + step))
-    return None if got == expected else f"best window: kernel {got}, reference {expected}"
-
-
-def _compare_packets(simulator: Simulator, reference: Reference, name: str) -> str | None:
-    log = simulator.log[1 : int(simulator.log[0, 0]) + 1]
-    expected = np.array([(r.flow, r.sent, r.departure, r.ack) for r in reference.records])
-    if len(log) != len(expected):
-        return f"{name}: kernel sent {len(log)} packets, reference {len(expected)}"
-    wrong = np.flatnonzero(np.any(log != expected.reshape(-1, 4), axis=1))
-    if len(wrong):
-        first = int(wrong[0])
-        return (
-            f"{name}, packet {first} (flow, sent, departure, ACK): "
-            f"kernel {log[first].tolist()}, reference {expected[first].tolist()}"
-        )
-    for k, flow in enumerate(reference.flows):
-        dropped = sum(r.departure == -1 for r in flow.packets)
-        lost = sum(r.ack == -1 for r in flow.packets) - dropped
-        counted = tuple(simulator.flows[k, [col.DROPPED, col.RANDOM_LOST]].astype(int).tolist())
-        if counted != (dropped, lost):
-            return (
-                f"{name}, flow {k} (dropped, lost at random): kernel {counted}, reference "
-                f"{(dropped, lost)}"
-            )
-    return None
-
-
-def _compare_queue(simulator: Simulator, reference: Reference) -> str | None:
+def _queue(simulator: Simulator, reference: Reference) -> _Seen:
     """Compare the queue and the capacity used until now, which rewards and scores rest on."""
     departed = sum(0 <= r.departure < col.FOREVER for r in reference.records)
     queue = reference.link.queued
     got, used = simulator.results[0, col.QUEUE], simulator.results[0, col.TOTAL_USED]
     # A rate link's queue counts the packet in service in part, and each may last up to 1 ns more.
-    slack = 0.0 if reference.scenario.link.trace is not None else 1.0
-    if not queue - slack - 1e-6 <= got <= queue + 1e-4:
-        return f"{reference.scenario.name}, queue: kernel {got}, reference {queue}"
-    if abs(got + used - departed - queue) > 1e-4:
-        return f"{reference.scenario.name}, used: kernel {used}, departed {departed}"
-    return None
+    served = 0.0 if reference.scenario.link.trace is not None else 1.0
+    yield "queue", got, min(max(got, queue - served - 1e-6), queue + 1e-4), 0
+    yield "used", used, departed + queue - got, 1e-4
+
+
+def _packets(simulator: Simulator, reference: Reference) -> _Seen:
+    log = simulator.log[1 : int(simulator.log[0, 0]) + 1].tolist()
+    yield "packets", len(log), len(reference.records), 0
+    for k, (row, r) in enumerate(zip(log, reference.records, strict=True)):
+        expected = [r.flow, r.sent, r.departure, r.ack]
+        yield f"packet {k} (flow, sent, departure, ACK)", row, expected, 0
+    for k, flow in enumerate(reference.flows):
+        dropped = sum(r.departure == -1 for r in flow.packets)
+        lost = sum(r.ack == -1 for r in flow.packets) - dropped
+        counted = simulator.flows[k, [col.DROPPED, col.RANDOM_LOST]].tolist()
+        yield f"flow {k} (dropped, lost at random)", counted, [dropped, lost], 0

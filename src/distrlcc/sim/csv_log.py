@@ -9,12 +9,11 @@ import re
 from datetime import datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrlcc.errors import ConfigError, listed, unknown_name
 from distrlcc.sim.scenario import MAX_RATE_MBPS
+from distrlcc.types import FloatArray
 
-FloatArray = NDArray[np.float64]
 Unit = tuple[float, str]  # a factor to s or Mbit/s, and the unit's name
 Units = tuple[Unit | None, Unit | None]  # of times and of rates
 

@@ -51,34 +51,22 @@ from distrlcc.control.state import CWND, PACING
 from distrlcc.sim import layout as col
 from distrlcc.sim import reordering
 from distrlcc.sim.acks import acknowledge, loss_hash
-from distrlcc.sim.capacity import (
-    PACKET_BITS,
-    PACKET_WORK,
-    active_flows,
-    best_window,
-    opportunities_until,
-    packets_between,
-    row_at,
-)
+from distrlcc.sim.capacity import PACKET_BITS, PACKET_WORK, best_window, carried, row_at, senders
 from distrlcc.sim.layout import FOREVER
 from distrlcc.sim.live_queue import enter, is_full, serve
 from distrlcc.sim.reordering import timeout
-from distrlcc.transport.recovery import MIN_RTO
+from distrlcc.transport import recovery
 from distrlcc.types import NANOSECONDS
 
 MEGABITS_PER_PACKET = PACKET_BITS * 1e-6
+
+pacing_interval = njit(recovery.pacing_interval)
 
 
 @njit
 def delay_bin(delay_ns: int) -> Any:
     """Return the histogram bin of a delay (bins grow by 1%)."""
     return min(col.HISTOGRAM_BINS - 1, int(math.log1p(delay_ns * 1e-5) * 100.49917080713044))
-
-
-@njit
-def pacing_interval(rate: float) -> Any:
-    """Return the time between two packets at a pacing rate in packets/s, ns."""
-    return int(min(NANOSECONDS / rate, 1e18))
 
 
 @njit
@@ -205,6 +193,7 @@ def advance(
         if aqm is not None:
             live = link[col.LIVE] == 1
             reorders = link[col.LATE_SHARE] > 0
+        schedule = times[n], rates[n], rtts[n], losses[n]
         alone = n_flows == 1 and not live  # the flow's next event is the link's
 
         # Go on with a step that a full ring broke off, or begin one: zero the flows' sums of the
@@ -228,10 +217,9 @@ def advance(
                 if ewmas is not None:
                     ewmas[f, :] = 0.0
                 if flows[f, col.SCHEME] == ORACLE:
-                    extra = flows[f, col.EXTRA_RTT]
-                    step = end - now
-                    best = best_window(link, times[n], rates[n], rtts[n], traces, extra, now, step)
-                    sharing = active_flows(flows, first_flow, first_flow + n_flows, now, end)
+                    extra, step = flows[f, col.EXTRA_RTT], end - now
+                    best = best_window(link, schedule, traces, extra, now, step)
+                    sharing = senders(flows, first_flow, first_flow + n_flows, now, end)
                     control[f, CWND] = math.ceil(best / sharing)
         full = False
         while True:
@@ -260,28 +248,20 @@ def advance(
                     if flows[f, col.HEAD] < flows[f, col.TAIL]:
                         slot = flows[f, col.HEAD] & flows[f, col.RING_MASK]
                         ack_time = ring[flows[f, col.RING_START] + slot, col.R_ACK_TIME]
-                    room = int(control[f, CWND])
+                    window = int(control[f, CWND])
                     inflight = flows[f, col.SENT] - flows[f, col.NEXT_ACK]
                     timer = FOREVER
-                    if inflight > 0 or room < 1:
+                    if inflight > 0 or window < 1:
                         timer = flows[f, col.TIMER_START] + timeout(
                             flows[f, col.SRTT], flows[f, col.RTTVAR], flows[f, col.BACKOFF]
                         )
                     if aqm is not None:
-                        room = min(room, flows[f, col.SIZE] - flows[f, col.DELIVERED])
                         if reorders:
                             timer = min(timer, flows[f, col.LOSS_TIME])
-                    time, kind = next_event(
-                        flows[f, col.STARTED] == 1,
-                        flows[f, col.START],
-                        flows[f, col.STOP],
-                        ack_time,
-                        timer,
-                        control[f, PACING],
-                        flows[f, col.NEXT_SEND],
-                        inflight,
-                        room,
-                    )
+                    life = flows[f, col.STARTED] == 1, flows[f, col.START], flows[f, col.STOP]
+                    most = min(window, flows[f, col.SIZE] - flows[f, col.DELIVERED])
+                    sends = control[f, PACING], flows[f, col.NEXT_SEND], inflight, most
+                    time, kind = next_event(*life, ack_time, timer, *sends)
                     if time < best_time or (time == best_time and kind < best_kind):
                         other_time = best_time
                         other_kind = best_kind
@@ -296,23 +276,8 @@ def advance(
                 # A live link's events come first; then those of one time alone.
                 if aqm is not None:
                     if live:
-                        if serve(
-                            link,
-                            times[n],
-                            rates[n],
-                            rtts[n],
-                            losses[n],
-                            traces,
-                            queues,
-                            aqm[n],
-                            flows,
-                            first_flow,
-                            ring,
-                            scores,
-                            log,
-                            min(best_time, end),
-                            end,
-                        ):
+                        rows = queues, aqm[n], flows, first_flow, ring, scores, log
+                        if serve(link, schedule, traces, *rows, min(best_time, end), end):
                             continue
                         if other_time > best_time:
                             other_time = best_time
@@ -326,6 +291,7 @@ def advance(
             scheme = flows[f, col.SCHEME]
             start = flows[f, col.START]
             stop = flows[f, col.STOP]
+            size = flows[f, col.SIZE]
             started = flows[f, col.STARTED] == 1
             extra = flows[f, col.EXTRA_RTT]
             sent = flows[f, col.SENT]
@@ -368,10 +334,7 @@ def advance(
                 if pacing > 0.0:
                     next_send = min(max(next_send, now), now + pacing_interval(pacing))
                 elif now < stop:
-                    pending = window - (sent - next_ack)
-                    if aqm is not None:
-                        left = flows[f, col.SIZE] - delivered
-                        pending = min(window, left) - (sent - next_ack)
+                    pending = min(window, size - delivered) - (sent - next_ack)
             while True:
                 # Send at `now`, on a live link into the hop before the queue.
                 if pending > 0 and sent == next_ack:
@@ -390,23 +353,13 @@ def advance(
                                 full = full or log_row >= log.shape[0]
                             if full:
                                 break
-                            enter(
-                                link,
-                                queues,
-                                best_flow,
-                                sent,
-                                delivered,
-                                delivered_time,
-                                now,
-                                log_row,
-                                flows[f, col.ECN],
-                            )
+                            packet = (sent << 32) | delivered
+                            slot = enter(link, queues, best_flow, packet, now, log_row)
+                            queues[slot + col.Q_DELIVERED_TIME] = delivered_time
+                            queues[slot + col.Q_ECN] = flows[f, col.ECN]
                             if log is not None:
                                 log[0, 0] = log_row
-                                log[log_row, 0] = best_flow
-                                log[log_row, 1] = now
-                                log[log_row, 2] = FOREVER
-                                log[log_row, 3] = -1
+                                log[log_row] = best_flow, now, FOREVER, -1
                             pending -= 1
                             sent += 1
                             step_sent += 1
@@ -459,11 +412,10 @@ def advance(
                             free = departure
                     else:
                         # A schedule: serve the packet's bits at one rate after another.
-                        room = True
+                        place = -1
                         if limit < FOREVER:
                             place = queue_ring + accepted % limit
-                            room = queues[place] <= now
-                        if room:
+                        if place < 0 or queues[place] <= now:
                             begin = max(now, free)
                             row = segment
                             while row + 1 < segments and times[n, row + 1] <= begin:
@@ -509,11 +461,6 @@ def advance(
                             else:
                                 ack_at = max(back, last_ack)
                                 last_ack = ack_at
-                            late: Any = np.int64(0)
-                            if aqm is not None:
-                                if reorders:
-                                    late = reordering.lateness(link, best_flow, sent)
-                                    ack_at += late
                             slot = ring_start + (tail & ring_mask)
                             ring[slot, col.R_ACK_TIME] = ack_at
                             ring[slot, col.R_SEND_TIME] = now
@@ -523,15 +470,12 @@ def advance(
                             tail += 1
                             if aqm is not None:
                                 if reorders:
-                                    head, tail = reordering.settle(
-                                        flows[f], ring, scores, head, tail - 1, late
+                                    head, tail, ack_at = reordering.settle(
+                                        link, flows[f], ring, scores, head, tail, best_flow, sent
                                     )
                     if log is not None:
                         log[0, 0] += 1
-                        log[log[0, 0], 0] = best_flow
-                        log[log[0, 0], 1] = now
-                        log[log[0, 0], 2] = departure
-                        log[log[0, 0], 3] = ack_at
+                        log[log[0, 0]] = best_flow, now, departure, ack_at
                     if aqm is not None:
                         if reorders:
                             reordering.send(flows[f], scores, sent, now)
@@ -546,17 +490,16 @@ def advance(
                 time = ring[slot, col.R_ACK_TIME] if head < tail else FOREVER
                 kind = 0
                 # Most often it is an ACK, and nothing else can come before.
-                if pacing > 0.0 or not started or time > timer_start + MIN_RTO or reorders:
-                    room = window
+                if pacing > 0.0 or not started or time > timer_start + recovery.MIN_RTO or reorders:
                     timer = FOREVER
                     if sent > next_ack or window < 1:
                         timer = timer_start + timeout(srtt, rttvar, backoff)
                     if aqm is not None:
-                        room = min(window, flows[f, col.SIZE] - delivered)
                         if reorders:
                             timer = min(timer, flows[f, col.LOSS_TIME])
+                    most = min(window, size - delivered)
                     time, kind = next_event(
-                        started, start, stop, time, timer, pacing, next_send, sent - next_ack, room
+                        started, start, stop, time, timer, pacing, next_send, sent - next_ack, most
                     )
                 if time >= end:
                     break
@@ -570,11 +513,11 @@ def advance(
                 if kind == 0:
                     # An ACK: what it acknowledges and shows to be lost, then the step's sums.
                     send_time = ring[slot, col.R_SEND_TIME]
-                    counts = ring[slot, col.R_COUNTS]
+                    packet = ring[slot, col.R_COUNTS]
                     elapsed = now - ring[slot, col.R_DELIVERED_TIME]
                     head += 1
-                    seq = counts >> 32
-                    prior = counts & 0xFFFFFFFF
+                    seq = packet >> 32
+                    prior = packet & 0xFFFFFFFF
                     rtt = now - send_time
                     undone = False
                     begins = False
@@ -657,34 +600,20 @@ def advance(
                                 undo(state, saved[f])
                             if begins:
                                 copy_row(state, saved[f])
-                            on_ack(
-                                scheme,
-                                state,
-                                now,
-                                last_rtt,
-                                told,
-                                sent,
-                                lost,
-                                sent - next_ack,
-                                delivered,
-                                prior,
-                                (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1),
-                                marked,
-                            )
+                            counts = told, sent, lost, sent - next_ack, delivered, prior
+                            speed = (delivered - prior) * float(NANOSECONDS) / max(elapsed, 1)
+                            on_ack(scheme, state, now, last_rtt, *counts, speed, marked)
                             window = int(state[CWND])
                             pacing = state[PACING]
                     if aqm is not None:
-                        if delivered == flows[f, col.SIZE]:
+                        if delivered == size:
                             flows[f, col.COMPLETED] = now
                             stop = min(stop, now)
                             flows[f, col.STOP] = stop
                     if pacing > 0.0:
                         next_send = max(next_send, now)
                     elif now < stop:
-                        pending = window - (sent - next_ack)
-                        if aqm is not None:
-                            left = flows[f, col.SIZE] - delivered
-                            pending = min(window, left) - (sent - next_ack)
+                        pending = min(window, size - delivered) - (sent - next_ack)
                 elif kind == 1:
                     # A paced send.
                     pending = 1
@@ -721,10 +650,8 @@ def advance(
                     if pacing > 0.0:
                         next_send = max(next_send, now)
                     else:
-                        room = window
-                        if aqm is not None:
-                            room = min(window, flows[f, col.SIZE] - delivered)
-                        pending = max(room - (sent - next_ack), least)
+                        most = min(window, size - delivered)
+                        pending = max(most - (sent - next_ack), least)
                 else:
                     # The flow's start.
                     started = True
@@ -740,9 +667,7 @@ def advance(
                     rttvar = 2 * rtt
                     next_send = now
                     if pacing == 0.0:
-                        pending = window
-                        if aqm is not None:
-                            pending = min(window, flows[f, col.SIZE])
+                        pending = min(window, size - delivered)
 
             # The flow waits for others, or the step is over: store its state.
             flows[f, col.STARTED] = 1 if started else 0
@@ -814,8 +739,8 @@ def advance(
             queue = float(max(free - end, 0)) / float(service)
             base += float(service)
         else:
-            capacity = packets_between(link, times[n], rates[n], link[col.STEP_START], end)
-            queue = packets_between(link, times[n], rates[n], end, max(free, end))
+            capacity = carried(link, schedule, traces, link[col.STEP_START], end)
+            queue = carried(link, schedule, traces, end, max(free, end))
         if segments > 1:
             row = row_at(link, times[n], end)
             base = float(rtts[n, row])
@@ -823,12 +748,10 @@ def advance(
                 base += float(PACKET_WORK) / float(rates[n, row])
         # On a live link what waits counts beside what is in service.
         if aqm is not None:
-            if live and is_trace:
-                begin = opportunities_until(link, traces, link[col.STEP_START])
-                capacity = float(opportunities_until(link, traces, end) - begin)
-                queue = 0.0
             if live:
                 queue += float(link[col.QUEUE_TAIL] - link[col.QUEUE_HEAD])
+                if is_trace:
+                    capacity = carried(link, schedule, traces, link[col.STEP_START], end)
         # A queue counts a little more than its packets, as each departs in a whole ns.
         used = max(accepted - queue, link_results[n, col.TOTAL_USED])
         link_results[n, col.USED] = used - link_results[n, col.TOTAL_USED]
@@ -836,10 +759,7 @@ def advance(
         # Behind a policer it is what that has let through so far, or would have.
         if aqm is not None:
             if live and link[col.POLICER_RATE] > 0:
-                whole = packets_between(link, times[n], rates[n], 0, end)
-                if is_trace:
-                    begin = opportunities_until(link, traces, 0)
-                    whole = float(opportunities_until(link, traces, end) - begin)
+                whole = carried(link, schedule, traces, 0, end)
                 policed = float(link[col.POLICER_RATE]) * float(end) / float(PACKET_WORK)
                 total = max(min(whole, policed), used)
                 capacity = total - link_results[n, col.TOTAL_CAPACITY]
@@ -848,9 +768,8 @@ def advance(
         link_results[n, col.QUEUE] = queue
         link_results[n, col.BASE_RTT] = base / NANOSECONDS
         if with_best:
-            step = end - link[col.STEP_START]
-            extra = flows[first_flow, col.EXTRA_RTT]
-            best = best_window(link, times[n], rates[n], rtts[n], traces, extra, end, step)
-            sharing = active_flows(flows, first_flow, first_flow + n_flows, end, end + step)
+            extra, step = flows[first_flow, col.EXTRA_RTT], end - link[col.STEP_START]
+            best = best_window(link, schedule, traces, extra, end, step)
+            sharing = senders(flows, first_flow, first_flow + n_flows, end, end + step)
             link_results[n, col.BEST_CWND] = best / sharing
     return -1

@@ -219,8 +219,11 @@ def _parse_log(path: Path, lines: Sequence[str]) -> Log:
     return Log(queue[1], *held, int(base[1]), tuple(events), int(port[1]) if port else None)
 
 
-def _require_replayable(log: Log) -> None:
-    """Refuse a log of a queue that does not replay, or of a part of the packets."""
+def replay(log: Log, trace: Trace) -> Replay:
+    """Feed a log's arrivals to the link model and compare all that it says happened.
+
+    Raises TraceError at a log of a queue that does not replay, or of a part of the packets.
+    """
     if log.queue not in ("droptail", "drophead", "infinite"):
         raise TraceError(
             f"a queue of kind {log.queue!r} does not replay; expected droptail, drophead or "
@@ -231,11 +234,6 @@ def _require_replayable(log: Log) -> None:
             f"the log holds the packets of port {log.port} alone, which does not replay; give the "
             "link's whole log"
         )
-
-
-def replay(log: Log, trace: Trace) -> Replay:
-    """Feed a log's arrivals to the link model and compare all that it says happened."""
-    _require_replayable(log)
     queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()

@@ -9,15 +9,13 @@ first. One ring for each link holds its packets: first those in the queue, then 
 import math
 from typing import Any
 
-import numpy as np
-
 from distrlcc.control.compiled import njit
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
 from distrlcc.sim.acks import acknowledge, loss_hash, wait
 from distrlcc.sim.capacity import PACKET_WORK, row_at
 from distrlcc.sim.layout import FOREVER
-from distrlcc.sim.reordering import lateness, settle
+from distrlcc.sim.reordering import settle
 from distrlcc.types import PACKET_BYTES
 
 HOP_FLOW = 1 << 21
@@ -44,30 +42,23 @@ def is_full(link: Any) -> Any:
 
 
 @njit
-def enter(
-    link: Any,
-    queues: Any,
-    number: int,
-    seq: int,
-    delivered: int,
-    delivered_time: int,
-    now: int,
-    log_row: int,
-    ecn: int,
-) -> None:
-    """Put a packet that is sent now into the hop before the queue, which keeps the order."""
+def enter(link: Any, queues: Any, number: int, counts: int, now: int, log_row: int) -> Any:
+    """Put a packet that is sent now into the hop before the queue, which keeps the order.
+
+    ``counts`` are as `R_COUNTS`. Returns the packet's place, for what its flow knows of it.
+    """
     kind, scale, seed = link[col.HOP_JITTER_KIND], link[col.HOP_JITTER], link[col.LOSS_SEED]
-    arrival = max(link[col.HOP_ARRIVAL], now + wait(kind, scale, seed, number + HOP_FLOW, seq, now))
+    late = now + wait(kind, scale, seed, number + HOP_FLOW, counts >> 32, now)
+    arrival = max(link[col.HOP_ARRIVAL], late)
     link[col.HOP_ARRIVAL] = arrival
     slot = place(link, link[col.HOP_TAIL])
     link[col.HOP_TAIL] += 1
     queues[slot + col.Q_FLOW] = number
     queues[slot + col.Q_SEND_TIME] = now
     queues[slot + col.Q_ARRIVAL] = arrival
-    queues[slot + col.Q_DELIVERED_TIME] = delivered_time
-    queues[slot + col.Q_COUNTS] = (seq << 32) | delivered
+    queues[slot + col.Q_COUNTS] = counts
     queues[slot + col.Q_LOG] = log_row
-    queues[slot + col.Q_ECN] = ecn
+    return slot
 
 
 @njit
@@ -167,8 +158,9 @@ def arrive(
 
 
 @njit
-def transmit(link: Any, times: Any, rates: Any, now: int) -> Any:
+def transmit(link: Any, schedule: Any, now: int) -> Any:
     """Return when a packet has left that a rate link takes now, and its time at the last rate."""
+    times, rates, _, _ = schedule
     row = row_at(link, times, now)
     work = PACKET_WORK
     while True:
@@ -186,9 +178,7 @@ def transmit(link: Any, times: Any, rates: Any, now: int) -> Any:
 @njit
 def deliver(
     link: Any,
-    times: Any,
-    rtts: Any,
-    losses: Any,
+    schedule: Any,
     queues: Any,
     slot: int,
     departure: int,
@@ -203,6 +193,7 @@ def deliver(
     number = queues[slot + col.Q_FLOW]
     flow = flows[first_flow + number]
     seq = queues[slot + col.Q_COUNTS] >> 32
+    times, _, rtts, losses = schedule
     row = row_at(link, times, departure)
     log_row = queues[slot + col.Q_LOG]
     if log is not None:
@@ -224,13 +215,7 @@ def deliver(
             flow[col.HELD_LOG] = log_row
     else:
         flow[col.LAST_ACK] = ack_at
-    late: Any = np.int64(0)
-    if link[col.LATE_SHARE] > 0:
-        late = lateness(link, number, seq)
-        ack_at += late
     to = flow[col.RING_START] + (tail & flow[col.RING_MASK])
-    if log is not None:
-        log[log_row, 3] = ack_at
     ring[to, col.R_ACK_TIME] = ack_at
     ring[to, col.R_SEND_TIME] = queues[slot + col.Q_SEND_TIME]
     ring[to, col.R_DELIVERED_TIME] = queues[slot + col.Q_DELIVERED_TIME]
@@ -238,7 +223,11 @@ def deliver(
     ring[to, col.R_WAIT] = ~waited if queues[slot + col.Q_ECN] == col.MARKED else waited
     flow[col.TAIL] = tail + 1
     if link[col.LATE_SHARE] > 0:
-        flow[col.HEAD], flow[col.TAIL] = settle(flow, ring, scores, flow[col.HEAD], tail, late)
+        flow[col.HEAD], flow[col.TAIL], ack_at = settle(
+            link, flow, ring, scores, flow[col.HEAD], tail + 1, number, seq
+        )
+    if log is not None:
+        log[log_row, 3] = ack_at
     return True
 
 
@@ -268,10 +257,7 @@ def take(link: Any, queues: Any, rule: Any, flows: Any, first_flow: int, log: An
 @njit
 def serve(
     link: Any,
-    times: Any,
-    rates: Any,
-    rtts: Any,
-    losses: Any,
+    schedule: Any,
     traces: Any,
     queues: Any,
     rule: Any,
@@ -301,24 +287,11 @@ def serve(
             if link[col.IS_TRACE] == 1:
                 skip_opportunity(link)
             else:
-                departure, service = transmit(link, times, rates, leaves)
+                departure, service = transmit(link, schedule, leaves)
                 link[col.FREE] = departure
             waited = max(departure - queues[slot + col.Q_ARRIVAL] - service, 0)
-            if deliver(
-                link,
-                times,
-                rtts,
-                losses,
-                queues,
-                slot,
-                departure,
-                waited,
-                flows,
-                first_flow,
-                ring,
-                scores,
-                log,
-            ):
+            rest = flows, first_flow, ring, scores, log
+            if deliver(link, schedule, queues, slot, departure, waited, *rest):
                 return True
         elif arrives <= until and arrives < end:
             arrive(link, traces, queues, rule, flows, first_flow, log)

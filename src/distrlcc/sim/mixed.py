@@ -2,24 +2,8 @@
 
 from dataclasses import replace
 
-from distrlcc.sim.families import (
-    LAN,
-    PACKETS_EACH,
-    Wide,
-    as_wifi,
-    bdp_packets,
-    between,
-    cellular_link,
-    changing_link,
-    draws,
-    in_whole_ms,
-    time_between,
-    with_fall,
-    with_host,
-    with_jitter,
-    with_noise,
-    with_silence,
-)
+from distrlcc.sim import families
+from distrlcc.sim.families import bdp_packets, between, draws, time_between
 from distrlcc.sim.scenario import MAX_POLICER_PACKETS, Flow, Link, Scenario
 
 MOST_AGENTS = 16  # of `world_link`; beside one or two, one more flow may be a rival's
@@ -47,32 +31,34 @@ def world_link(split: str, index: int) -> Scenario:
 
 
 def _alone(u: list[float], split: str, index: int) -> Scenario:
+    if u[2] >= 0.75:
+        return families.cellular_link(split, index)
     if u[2] >= 0.45:
-        return changing_link(split, index) if u[2] < 0.75 else cellular_link(split, index)
+        return families.changing_link(split, index)
     if u[2] < 0.03:
-        return Scenario("world", with_host(LAN.link(u[3:6]), u[6:10]))
+        return Scenario("world", families.with_host(families.LAN.link(u[3:6]), u[6:10]))
     link = _anywhere(u[3:9])
     if u[9] < 0.1:
-        link = with_silence(link, u[10:11])
+        link = families.with_silence(link, u[10:11])
     elif u[9] < 0.225:
-        link = with_fall(link, u[10:11])
+        link = families.with_fall(link, u[10:11])
     elif u[9] < 0.275:
         link = policed(link, u[21:23])
     elif u[9] < 0.375:
-        link = in_whole_ms(link, u[24:27])
+        link = families.in_whole_ms(link, u[24:27])
     return Scenario("world", link)
 
 
 def _disturbed(link: Link, u: list[float]) -> Link:
     if u[11] < 0.35:
-        link = with_jitter(link, u[12:15], 0.2, 8.0)
+        link = families.with_jitter(link, u[12:15], 0.2, 8.0)
     if link.trace is None and u[15] < 0.2:
         link = replace(link, loss=round(between(u[16], 1e-4, 0.03), 6))
     if u[17] < 0.08:
         link = replace(link, jitter_ms=round(between(u[18], 0.2, 8.0), 3), jitter_kind="uniform")
     if u[28] < 0.1:
-        return with_noise(link, u[29:35])
-    return as_wifi(link, u[29:36]) if u[28] < 0.14 else link
+        return families.with_noise(link, u[29:35])
+    return families.as_wifi(link, u[29:36]) if u[28] < 0.14 else link
 
 
 _CROWDS = ((0.6, 1, 1), (0.18, 2, 2), (0.12, 3, 4), (0.06, 5, 8), (0.04, 9, MOST_AGENTS))
@@ -100,14 +86,14 @@ def _anywhere(u: list[float]) -> Link:
     """Return a link: a third have wider rates, a third wider RTTs, 40% queues under 0.5 BDP."""
     rates = (0.1, 1000.0) if u[3] < 1 / 3 else (2.0, 150.0)
     rtts = (2.0, 800.0) if u[4] < 1 / 3 else (8.0, 200.0)
-    return Wide(rates, rtts, (0.02, 0.5) if u[5] < 0.4 else (0.5, 8.0)).link(u)
+    return families.Wide(rates, rtts, (0.02, 0.5) if u[5] < 0.4 else (0.5, 8.0)).link(u)
 
 
 def _crowd(agents: int, rivals: int, split: str, index: int) -> Scenario:
     """Flows that come in the first 5 s, of which some leave; half have RTTs of their own."""
     u = draws("crowd", split, index, 8 + 3 * agents)
     rtt = round(between(u[1], 8.0, 160.0), 3)
-    least = max(2.0, PACKETS_EACH * (agents + rivals) / bdp_packets(1.0, rtt))
+    least = max(2.0, families.PACKETS_EACH * (agents + rivals) / bdp_packets(1.0, rtt))
     rate = round(between(u[0], least, max(200.0, 2 * least)), 3)
     depth = between(u[2], 0.1, 4.0) * bdp_packets(rate, rtt)
     queue = max(2 * (agents + rivals), round(depth))
@@ -133,7 +119,7 @@ def many_flows(split: str, index: int) -> Scenario:
     u = draws("flows", split, index, 40)
     count = (4, 16, 32)[index % 3]
     rtt = round(between(u[1], 10.0, 80.0), 3)
-    least = max(20.0, PACKETS_EACH * count / bdp_packets(1.0, rtt))
+    least = max(20.0, families.PACKETS_EACH * count / bdp_packets(1.0, rtt))
     rate = round(between(u[0], least, max(200.0, 2 * least)), 3)
     queue = max(2 * count, round(between(u[2], 0.5, 2.0) * bdp_packets(rate, rtt)))
     flows = tuple(

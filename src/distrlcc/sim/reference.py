@@ -29,7 +29,6 @@ _DELAYED_ACK = 40_000_000
 _JITTER_FLOW, _HOP_FLOW, _LOTTERY_FLOW, _LATE_FLOW, _NO_FLOW = (1 << n for n in (20, 21, 22, 23, 8))
 PACKET_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit, so that sums are exact
 _MASK = (1 << 64) - 1
-_Times = Iterable[tuple[int, int]]
 
 
 def _hash(seed: int, flow: int, seq: int) -> int:
@@ -137,8 +136,8 @@ class Reference:
 
     def best_window(self, number: int, end: int) -> Fraction:
         """Return the oracle's window of a flow for a step from now on; see `best_window`."""
-        times = [(flow.start, flow.stop) for flow in self.flows]
-        return best_window(self.scenario, number, self.now, end, times)
+        spans = ((flow.start, flow.stop) for flow in self.flows)
+        return best_window(self.scenario, number, self.now, end, spans)
 
     def settle(self) -> None:
         """Let departures at this instant happen: they come before the windows are filled."""
@@ -385,19 +384,17 @@ def capacity(link: Link, begin: int, end: int) -> int:
 
 
 def best_window(
-    scenario: Scenario, number: int, now: int, end: int, times: _Times | None = None
+    scenario: Scenario, number: int, now: int, end: int, spans: Iterable[tuple[int, int]]
 ) -> Fraction:
     """Return the oracle's window of a flow for a step from ``now`` to ``end``, packets.
 
     It is an even share, and one more, of the packets that can depart or pass a policer in the round
-    trip before ``end``. The flows that run in the step share; ``times`` are flows' starts and
-    stops.
+    trip before ``end``. The flows that run in the step share; ``spans`` are all flows'.
     """
     link = scenario.link
     span = 2 * conditions_at(link, now)[0] + round(scenario.flows[number].extra_rtt_ms * 1e6)
     policed = NEVER if link.policer_mbps is None else round(link.policer_mbps * 1e6) * span
     bits = min(capacity(link, end - span, end), policed)
-    spans = times or [flow.span_ns for flow in scenario.flows]
     active = max(sum(max(start, now) < min(stop, end) for start, stop in spans), 1)
     return Fraction(bits + PACKET_BITS, PACKET_BITS * active)
 

@@ -43,14 +43,6 @@ def timeout(srtt: int, rttvar: int, backoff: int) -> Any:
 
 
 @njit
-def lateness(link: Any, number: int, seq: int) -> Any:
-    """Return by how much a packet is late, ns."""
-    if loss_hash(link[col.LOSS_SEED], number + LATE_FLOW, seq) < link[col.LATE_SHARE]:
-        return link[col.LATE_BY]
-    return 0
-
-
-@njit
 def bring(flow: Any, ring: Any, scores: Any, head: int, tail: int) -> Any:
     """Put a late ACK at the head of a flow's ring if it comes next; return the head."""
     start, mask = flow[col.RING_START], flow[col.RING_MASK]
@@ -70,11 +62,20 @@ def bring(flow: Any, ring: Any, scores: Any, head: int, tail: int) -> Any:
 
 
 @njit
-def settle(flow: Any, ring: Any, scores: Any, head: int, tail: int, late: int) -> Any:
-    """Put the ACK at the tail of a flow's ring where it belongs; return head and tail."""
+def settle(
+    link: Any, flow: Any, ring: Any, scores: Any, head: int, tail: int, number: int, seq: int
+) -> Any:
+    """Put the newest ACK of a flow's ring where it belongs; return head, tail and the ACK's time.
+
+    ``number`` and ``seq`` are the packet's, which may be late.
+    """
     start, mask = flow[col.RING_START], flow[col.RING_MASK]
+    tail -= 1
     newest = ring[start + (tail & mask)]
-    if late > 0:
+    ack_at = newest[col.R_ACK_TIME]
+    if loss_hash(link[col.LOSS_SEED], number + LATE_FLOW, seq) < link[col.LATE_SHARE]:
+        ack_at += link[col.LATE_BY]
+        newest[col.R_ACK_TIME] = ack_at
         for column in range(col.RECORD):
             scores[start + (flow[col.LATE_TAIL] & mask), LATE + column] = newest[column]
         flow[col.LATE_TAIL] += 1
@@ -86,7 +87,7 @@ def settle(flow: Any, ring: Any, scores: Any, head: int, tail: int, late: int) -
                 for column in range(col.RECORD):
                     last[column], newest[column] = newest[column], last[column]
         tail += 1
-    return bring(flow, ring, scores, head, tail), tail
+    return bring(flow, ring, scores, head, tail), tail, ack_at
 
 
 @njit

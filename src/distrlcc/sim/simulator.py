@@ -61,10 +61,7 @@ class Simulator:
         n_all = n_links * n_flows
         # What the kernel reads and writes; see `distrlcc.sim.kernel.advance`.
         self.links: IntArray = np.zeros((n_links, col.LINK_COLUMNS), np.int64)
-        self.times: IntArray = np.zeros((n_links, 1), np.int64)
-        self.rates: IntArray = np.zeros((n_links, 1), np.int64)
-        self.rtts: IntArray = np.zeros((n_links, 1), np.int64)
-        self.losses: IntArray = np.zeros((n_links, 1), np.int64)
+        self.times, self.rates, self.rtts, self.losses = np.zeros((4, n_links, 1), np.int64)
         self.traces: IntArray = np.zeros(1, np.int64)
         self.flows: IntArray = np.zeros((n_all, col.FLOW_COLUMNS), np.int64)
         self.control = np.zeros((n_all, STATE_SIZE))
@@ -246,9 +243,10 @@ class Simulator:
         from distrlcc.sim import capacity  # noqa: PLC0415 - compiles on first use
 
         first = n * self.n_flows
-        link = self.links[n], self.times[n], self.rates[n], self.rtts[n], self.traces
-        best = capacity.best_window(*link, self.flows[first, col.EXTRA_RTT], 0, _STEP)
-        sharing = capacity.active_flows(self.flows, first, first + self.n_flows, 0, _STEP)
+        schedule = self.times[n], self.rates[n], self.rtts[n], self.losses[n]
+        extra = self.flows[first, col.EXTRA_RTT]
+        best = capacity.best_window(self.links[n], schedule, self.traces, extra, 0, _STEP)
+        sharing = capacity.senders(self.flows, first, first + self.n_flows, 0, _STEP)
         self.results[n, col.BEST_CWND] = best / sharing
 
     def advance(self, step_ns: int | IntArray) -> None:
@@ -282,49 +280,40 @@ class Simulator:
         if self.log.shape[0] and self.log[0, 0] + 1 >= self.log.shape[0]:
             self.log = _enlarged(self.log, 2 * len(self.log))
             return
-        first = n * self.n_flows
-        pending = self.flows[first : first + self.n_flows, col.PENDING]
-        f = first + int(np.argmax(pending >= 0))
-        row = self.flows[f]
-        size = int(row[col.RING_MASK]) + 1
-        link = self.links[n]
+        link, rows = self.links[n], self.flows[n * self.n_flows : (n + 1) * self.n_flows]
         if link[col.LIVE] and link[col.HOP_TAIL] - link[col.QUEUE_HEAD] > link[col.QUEUE_MASK]:
             self._enlarge_queue(n)
             return
+        row = rows[np.argmax(rows[:, col.PENDING] >= 0)]
+        old, size = int(row[col.RING_START]), int(row[col.RING_MASK]) + 1
         start = self._ring_places.take(2 * size)
-        reorders, old = bool(link[col.LATE_SHARE]), int(row[col.RING_START])
         if self._ring_places.used > len(self.ring):
             self.ring = _enlarged(self.ring, max(self._ring_places.used, len(self.ring) * 3 // 2))
             if len(self.scores) > 1:
                 self.scores = _enlarged(self.scores, len(self.ring))
         _move(self.ring, row[col.HEAD], row[col.TAIL], old, start, size)
-        if reorders:
+        if link[col.LATE_SHARE]:
             _move(self.scores[:, :LATE], row[col.LOW], row[col.SENT], old, start, size)
             late = row[col.LATE_HEAD], row[col.LATE_TAIL]
             _move(self.scores[:, LATE:], *late, old, start, size)
         if size > _FIRST_RING:
-            self._ring_places.give(int(row[col.RING_START]), size)
+            self._ring_places.give(old, size)
         row[col.RING_START], row[col.RING_MASK] = start, 2 * size - 1
 
     def _enlarge_queue(self, n: int) -> None:
-        """Give a live link a ring of twice the size; dropped arrivals' places come first."""
+        """Move a live link's packets together, into a ring of twice the size if half full."""
         row, columns = self.links[n], np.arange(col.QUEUED)
         start, mask = int(row[col.QUEUE_RING_START]), int(row[col.QUEUE_MASK])
-        unused = row[col.HOP_HEAD] - row[col.QUEUE_TAIL]
-        kept = np.arange(row[col.QUEUE_HEAD], row[col.QUEUE_TAIL])[:, None]
-        old_places, new_places = (
-            start + (counts & mask) * col.QUEUED + columns for counts in (kept, kept + unused)
-        )
-        self.queues[new_places] = self.queues[old_places]
-        row[[col.QUEUE_HEAD, col.QUEUE_TAIL]] += unused
-        if row[col.HOP_TAIL] - row[col.QUEUE_HEAD] <= mask // 2:
-            return
-        counts = np.arange(row[col.QUEUE_HEAD], row[col.HOP_TAIL])[:, None]
-        new = self._queue_ring(n, 2 * (mask + 1) * col.QUEUED)
-        old_places = start + (counts & mask) * col.QUEUED + columns
-        new_places = new + (counts & (2 * mask + 1)) * col.QUEUED + columns
-        self.queues[new_places] = self.queues[old_places]
-        row[col.QUEUE_RING_START], row[col.QUEUE_MASK] = new, 2 * mask + 1
+        ends = (col.QUEUE_HEAD, col.QUEUE_TAIL), (col.HOP_HEAD, col.HOP_TAIL)
+        counts = np.concatenate([np.arange(row[first], row[last]) for first, last in ends])
+        packets = self.queues[start + (counts[:, None] & mask) * col.QUEUED + columns]
+        row[[col.QUEUE_HEAD, col.QUEUE_TAIL]] += row[col.HOP_HEAD] - row[col.QUEUE_TAIL]
+        if len(packets) > mask // 2:
+            mask = 2 * mask + 1
+            start = self._queue_ring(n, (mask + 1) * col.QUEUED)
+        counts = np.arange(row[col.QUEUE_HEAD], row[col.HOP_TAIL])
+        self.queues[start + (counts[:, None] & mask) * col.QUEUED + columns] = packets
+        row[col.QUEUE_RING_START], row[col.QUEUE_MASK] = start, mask
 
     def broken(self) -> IntArray:
         """Return the flows whose scheme is `BROKEN`: the window is 0, or was until a timeout."""

@@ -13,16 +13,10 @@ from typing import Any
 import numpy as np
 
 from distrlcc.errors import ConfigError, TraceError, reading
-from distrlcc.sim.csv_log import FloatArray, Units, given_units, number_in, read_csv
+from distrlcc.sim import trace as traces
+from distrlcc.sim.csv_log import Units, given_units, number_in, read_csv
 from distrlcc.sim.scenario import MAX_RATE_MBPS, Change, Link, Scenario
-from distrlcc.sim.trace import (
-    MAX_LOG_BYTES,
-    PACKETS_PER_MBIT,
-    Trace,
-    looks_like,
-    read_file,
-    require_memory,
-)
+from distrlcc.types import FloatArray
 
 _FCC_S = 5.0  # length of an interval of FCC's, whose measurements are hours apart: Pensieve's
 _MOST_HOURS = 4
@@ -47,11 +41,11 @@ class ThroughputLog:
     jitter_ms: float = 0.0
     notes: tuple[str, ...] = ()  # how the log was read
 
-    def trace(self, name: str) -> Trace:
+    def trace(self, name: str) -> traces.Trace:
         """Return the trace of a link that carries what the log says; raises TraceError."""
         ends_ms = 1e3 * np.append(0.0, np.cumsum(self.lengths))
-        sums = np.append(0.0, np.cumsum(self.lengths * self.mbps * PACKETS_PER_MBIT))
-        require_memory(name, 16 * sums[-1])
+        sums = np.append(0.0, np.cumsum(self.lengths * self.mbps * traces.PACKETS_PER_MBIT))
+        traces.require_memory(name, 16 * sums[-1])
         # The k-th packet leaves in the millisecond by whose end k packets' time has passed.
         total, period = int(sums[-1] + 1e-6), max(round(ends_ms[-1]), 1)
         times = np.full(total + 1, period)
@@ -62,7 +56,7 @@ class ThroughputLog:
         # The last is the period, as a file's last line.
         times = times[: total + (total == 0 or times[total - 1] < period)]
         times *= 1_000_000
-        return Trace(name, times)
+        return traces.Trace(name, times)
 
     def scenario(self, name: str) -> Scenario:
         """Return a scenario whose link changes as the log says; raises ConfigError."""
@@ -278,8 +272,8 @@ def read_throughput(path: str, kind: str, columns: str = "", unit: str = "") -> 
         raise ConfigError(f"--columns and --unit are for --from csv; {kind} has its own")
     parse, expected = KINDS[kind]
     said = (columns, given_units(unit)) if kind == "csv" else ()
-    data = read_file(path, MAX_LOG_BYTES)
-    other, remedy = looks_like(data, path)
+    data = traces.read_file(path, traces.MAX_LOG_BYTES)
+    other, remedy = traces.looks_like(data, path)
     if not remedy or other == kind == "csv":
         remedy = f"expected {expected}"
     remedy = f"; {remedy}" if other != kind or kind == "csv" else ""

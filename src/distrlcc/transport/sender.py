@@ -19,18 +19,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from distrlcc.control.base import Controller
-from distrlcc.transport.recovery import (
-    NEVER,
-    NEVER_LATE,
-    DeliveryRate,
-    FoundLost,
-    Interval,
-    Outstanding,
-    Reordering,
-    RttEstimator,
-    Stamp,
-    pacing_interval,
-)
+from distrlcc.transport import recovery
+from distrlcc.transport.recovery import NEVER, Stamp
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, Ack, IntervalStats
 
 
@@ -75,13 +65,13 @@ class Sender:
         """Start a flow, whose step began at ``step_start``; ``on_rtt`` takes RTT samples, ns."""
         self._options = options = options or SenderOptions()
         self.controller = controller
-        self.rtt = RttEstimator(first_rtt)
+        self.rtt = recovery.RttEstimator(first_rtt)
         self._on_rtt = on_rtt
-        self._outstanding, self._found_lost = Outstanding(), FoundLost()
-        self._reordering = Reordering()
-        self._rate = DeliveryRate(options.rate_over_sending, now=now)
+        self._outstanding, self._found_lost = recovery.Outstanding(), recovery.FoundLost()
+        self._reordering = recovery.Reordering()
+        self._rate = recovery.DeliveryRate(options.rate_over_sending, now=now)
         start = now if step_start is None else step_start
-        self._interval = Interval(options.packet_bytes, now=start)
+        self._interval = recovery.Interval(options.packet_bytes, now=start)
         self._timer_start = now
         self._probe_time = NEVER
         self._probe_number = 0  # next number at the first of the timeouts in a row
@@ -124,7 +114,7 @@ class Sender:
             if rate > 0.0:
                 if now < self._paced_time:
                     return None
-                self._paced_time = self._earliest(now) + pacing_interval(rate)
+                self._paced_time = self._earliest(now) + recovery.pacing_interval(rate)
         if inflight == 0:
             self._timer_start = now
         self._interval.sent += 1
@@ -272,7 +262,7 @@ class Sender:
         """Follow a window or rate that was set from outside, as a policy does each step."""
         rate = self.controller.pacing_rate
         if rate > 0.0:  # no later than one interval from now
-            self._paced_time = min(self._earliest(now), now + pacing_interval(rate))
+            self._paced_time = min(self._earliest(now), now + recovery.pacing_interval(rate))
 
     def take_interval(self, *, now: int) -> IntervalStats:
         """Return what was seen since the last call, arrays of one element, and start anew."""
@@ -291,7 +281,7 @@ class Sender:
         lost = list[int]()
         patience = reordering.patience(self.rtt)
         surely = largest - self._options.packet_threshold + 1
-        least = surely if reordering.lateness == NEVER_LATE else 0
+        least = surely if reordering.lateness == recovery.NEVER_LATE else 0
         for number, sent in outstanding.below(largest):
             if number >= least and now < sent + patience:
                 self._loss_time = sent + patience

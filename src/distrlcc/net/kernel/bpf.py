@@ -9,7 +9,7 @@ import importlib.util
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -228,30 +228,28 @@ def number_of(fd: int) -> int:
 def maps_named(name: str) -> Iterator[int]:
     """Yield descriptors of all the machine's maps of a name; each is closed afterwards."""
     for number in _ids("map"):
-        with suppress(FileNotFoundError):  # it may have ended meanwhile
-            fd = open_map(number)
-            try:
-                if _info(fd)[_NAME : _NAME + _NAME_BYTES].split(b"\0")[0].decode() == name:
-                    yield fd
-            finally:
-                os.close(fd)
+        # It may have ended meanwhile.
+        with suppress(FileNotFoundError), opened("map", number) as fd:
+            if _info(fd)[_NAME : _NAME + _NAME_BYTES].split(b"\0")[0].decode() == name:
+                yield fd
 
 
-def open_map(number: int) -> int:
-    """Return a descriptor of the map of a number."""
-    return libbpf().call("bpf_map_get_fd_by_id", ctypes.c_uint32(number))
+@contextmanager
+def opened(kind: str, number: int) -> Iterator[int]:
+    """Yield a descriptor of the ``map`` or ``link`` of a number."""
+    fd = libbpf().call(f"bpf_{kind}_get_fd_by_id", ctypes.c_uint32(number))
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def links_by_map() -> dict[int, int]:
     """Return the numbers of the registrations of struct_ops by their maps'."""
     found = {}
     for number in _ids("link"):
-        with suppress(FileNotFoundError):
-            fd = libbpf().call("bpf_link_get_fd_by_id", ctypes.c_uint32(number))
-            try:
-                info = _info(fd)
-            finally:
-                os.close(fd)
+        with suppress(FileNotFoundError), opened("link", number) as fd:
+            info = _info(fd)
             if int.from_bytes(info[:4], "little") == _STRUCT_OPS_LINK:
                 found[int.from_bytes(info[_LINK_MAP : _LINK_MAP + 4], "little")] = number
     return found

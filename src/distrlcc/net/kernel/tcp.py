@@ -13,7 +13,7 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -303,13 +303,10 @@ def loaded_controls() -> list[KernelControl]:
             if len(record) != layout.CONTROL_TYPE.itemsize:
                 continue
             control = record.view(layout.CONTROL_TYPE)[0]
-            with suppress(FileNotFoundError), ExitStack() as opened:
-                others = []
-                for section in ("policies", "stats"):
-                    others.append(bpf.open_map(int(control[section])))
-                    opened.callback(os.close, others[-1])
+            policies, stats = (bpf.opened("map", int(control[n])) for n in ("policies", "stats"))
+            with suppress(FileNotFoundError), policies as slots, stats as counted:
                 link = links.get(int(control["operations"]))
-                found.append(_control(others[0], fd, others[1], link))
+                found.append(_control(slots, fd, counted, link))
     return sorted(found, key=lambda one: (one.link is None, one.name))
 
 

@@ -8,20 +8,12 @@ the bottleneck, so that one delay serves both directions. Times are ns since the
 from typing import NamedTuple
 
 from distrlcc.errors import ConfigError
+from distrlcc.sim import reference
 from distrlcc.sim.link import NEVER, TraceLink
 from distrlcc.sim.queues import Packet
-from distrlcc.sim.reference import (
-    best_window,
-    build_link,
-    capacity,
-    conditions_at,
-    lost_at_random,
-    time_of_ack,
-)
+from distrlcc.sim.reference import PACKET_BITS, capacity, conditions_at
 from distrlcc.sim.scenario import Scenario
-from distrlcc.types import NANOSECONDS, PACKET_BYTES
-
-_BITS = PACKET_BYTES * 8 * NANOSECONDS  # in 1e-9 bit
+from distrlcc.types import NANOSECONDS
 
 
 class Delivery(NamedTuple):
@@ -49,7 +41,7 @@ class EmulatedLink:
                 "have stop_s in place of packets"
             )
         self.scenario = scenario
-        self._link = build_link(scenario)
+        self._link = reference.build_link(scenario)
         self._extra = [round(flow.extra_rtt_ms * 1e6) for flow in scenario.flows]
         # Packets of a flow never overtake, and neither do their ACKs.
         self._newest, self._last = [0] * len(scenario.flows), [0] * len(scenario.flows)
@@ -86,10 +78,10 @@ class EmulatedLink:
         self._waiting -= 1
         self._begun = time if self._waiting else NEVER
         delay, loss = conditions_at(self.scenario.link, time)
-        if loss and lost_at_random(self.scenario.seed, flow, packet.seq, loss):
+        if loss and reference.lost_at_random(self.scenario.seed, flow, packet.seq, loss):
             return
         back = self._newest[flow] = max(time + 2 * delay + self._extra[flow], self._newest[flow])
-        due = time_of_ack(self.scenario, flow, packet.seq, back)
+        due = reference.time_of_ack(self.scenario, flow, packet.seq, back)
         due = self._last[flow] = max(due, self._last[flow])
         deliveries.append(Delivery(flow, packet.seq, packet.size, due))
 
@@ -97,12 +89,12 @@ class EmulatedLink:
         """Return how much was carried up to a time, packets, the one in service counted in part."""
         bits = self._bits
         if self.scenario.link.trace is None and self._begun < now:
-            bits += min(capacity(self.scenario.link, self._begun, now), _BITS)
-        return bits / _BITS
+            bits += min(capacity(self.scenario.link, self._begun, now), PACKET_BITS)
+        return bits / PACKET_BITS
 
     def offered(self, begin: int, end: int) -> float:
         """Return how much could be carried in a time, packets."""
-        return capacity(self.scenario.link, begin, end) / _BITS
+        return capacity(self.scenario.link, begin, end) / PACKET_BITS
 
     def base_rtt(self, *, now: int) -> float:
         """Return the first flow's round trip without a queue, s."""
@@ -120,4 +112,5 @@ class EmulatedLink:
 
     def best_window(self, step: int, *, now: int) -> float:
         """Return the oracle's window for a step of ``step`` ns, packets."""
-        return float(best_window(self.scenario, 0, now, now + step))
+        spans = (flow.span_ns for flow in self.scenario.flows)
+        return float(reference.best_window(self.scenario, 0, now, now + step, spans))
