@@ -92,9 +92,9 @@ def test_the_noise_scale_is_that_of_the_samples() -> None:
     assert re.search(r"up to 1[2-6] processes with batches of their own", found.advice(8))
     assert found.advice(100).endswith("more samples in each would hardly save steps")
     # Of one rank nothing is known, also where there were several before.
-    for spread in (Spread(4.0, 1.0, 50.0), None):
+    for told in (Spread(4.0, 1.0, 50.0), None):
         for alone in (NoiseScale(), replace(found)):
-            alone.add(spread, 4.0)
+            alone.add(told, 4.0)
             assert (alone.metrics(), alone.advice(8)) == ({}, "")
 
 
