@@ -209,7 +209,7 @@ def here_for(name: str) -> str:
     for wanted in (whole, whole.rpartition(".")[2]):
         owners: dict[str, list[str]] = {}
         for project, names in foreign_names().items():
-            if name[0] == "-" and project == "ray":
+            if name.startswith("-") and project == "ray":
                 continue  # its names are commands
             for theirs, ours in names.items():
                 words = (word.split()[0].lstrip("-") for word in theirs.split(", "))
