@@ -71,6 +71,7 @@ export class Lines {
     host.replaceChildren(el("h3", {}, unit ? `${title} (${unit})` : title));
     this.box = host.appendChild(el("div", { role: "img" }));
     this.tip = host.appendChild(el("div", { class: "tip", hidden: true }));
+    this.told();
     new ResizeObserver(() => {
       const width = Math.floor(this.host.clientWidth);
       if (this.plot && width && width !== this.plot.width) this.plot.setSize({ width, height: this.height });
