@@ -3,7 +3,9 @@
 import ctypes
 import errno
 import fcntl
+import math
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -87,13 +89,17 @@ def own_loopback() -> str:
     # Try it first in a process that may fail half-way.
     child = os.fork()
     if child == 0:
+        code = errno.EPERM
         try:
+            signal.alarm(math.ceil(limits().call))
             _make_loopback()
-            os._exit(0)
+            code = 0
         except OSError as error:
-            os._exit(error.errno or errno.EPERM)
+            code = error.errno or code
+        finally:  # whatever happens, this process is not the command
+            os._exit(code)
     if number := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-        return os.strerror(abs(number))
+        return os.strerror(number) if number > 0 else f"it took over {limits().call:g} s"
     os.environ[NETWORK] = f"/proc/{os.getpid()}/fd/{_make_loopback()}"
     return ""
 
