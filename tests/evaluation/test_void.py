@@ -152,6 +152,18 @@ mine = Scheme(initialise, on_ack, on_timeout)
 """
 
 
+BESIDE_IT = """
+name = "beside"
+duration_s = 5.0
+[link]
+rate_mbps = 12.0
+delay_ms = 20.0
+[[flows]]
+[[flows]]
+scheme = "{sender}"
+"""
+
+
 @pytest.mark.parametrize("crash", CRASHES)
 def test_a_scheme_that_breaks_is_void_in_each_command(
     crash: str,
@@ -193,8 +205,18 @@ def test_a_scheme_that_breaks_is_void_in_each_command(
     with pytest.raises(ConfigError, match=f"flow 0, {sender}: {BROKEN}"):
         simulate(Link(12.0), sender, seconds=2.0)
     assert main(["collect", sender, "--episodes", "1", "--out", "data"]) == 2
-    assert f"expert {sender}: {BROKEN}" in capsys.readouterr().err
+    assert f"scheme {sender}: {BROKEN}" in capsys.readouterr().err
     assert not Path("data").exists()
+    # Nor is a rival of training's that sends no more.
+    Path("beside.toml").write_text(BESIDE_IT.format(sender=sender))
+    settings = [
+        'env.suites=["beside.toml"]',
+        "num_envs=8",
+        "ppo.minibatch_size=64",
+        "total_steps=20000",
+    ]
+    assert main(["train", "quickstart", "--out", "run", "--set", *settings]) == 2
+    assert f"scheme {sender}: {BROKEN}" in capsys.readouterr().err
     monkeypatch.setattr(scorecard, "BENCHMARKS", suites[:1])
     assert main(["evaluate", sender, "--against", "reno", "--scorecard"]) == 1
     with pytest.warns(UserWarning, match="2 runs do not count"):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.compiled import njit
-from distrlcc.control.state import CWND, MIN_CWND, PACING, SCHEMES
+from distrlcc.control.state import CWND, MIN_CWND, PACING, SCHEMES, scheme_name
 from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import EnvConfig
@@ -116,6 +116,9 @@ class AgentBatch(ABC):
     def late(self) -> NDArray[np.bool_] | None:
         """Return whose newest step was late, ``[N]``; None where time is not real."""
         return None
+
+    def check_schemes(self) -> None:  # noqa: B027 - only simulated links have users' schemes
+        """Raise ConfigError where a user's scheme is `BROKEN`."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing open
         """Give back what is held open."""
@@ -397,6 +400,12 @@ class LinkBatch(AgentBatch):
         """Return what the agents saw in the newest step, ``[N]``."""
         return self.simulator.stats(self._flow)
 
+    def check_schemes(self) -> None:
+        """See `AgentBatch`."""
+        for flow in self.simulator.broken():
+            scheme = scheme_name(int(self.simulator.flows[flow, col.SCHEME]))
+            raise ConfigError(f"scheme {short(scheme)}: {BROKEN}; mend it")
+
     def view(self) -> LinkView:
         """Return the links' side of the newest step."""
         results = self.simulator.results
@@ -478,8 +487,6 @@ class DemonstrationBatch(LinkBatch):
 
     def stats(self) -> IntervalStats:
         """Return what the flows saw, with the windows and rates that agents would hold."""
-        if len(self.simulator.broken()):
-            raise ConfigError(f"expert {short(self._scheme)}: {BROKEN}; mend it")
         stats = super().stats()
         stats.cwnd, stats.pacing_rate = self._held.copy()
         return stats

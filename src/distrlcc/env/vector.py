@@ -356,6 +356,7 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         if self._waits:
             raise ResetNeeded("call reset before step: no episode has begun, or all are over")
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
+        self.batch.check_schemes()
         stats, view = self.batch.newest, self.batch.newest_view
         self._time += stats.duration[self._first]
         rtts = stats.rtt_sum, view.base_rtt
