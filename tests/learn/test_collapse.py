@@ -16,7 +16,7 @@ FINE = CollectStats(steps=100, entropy=80)
 CERTAIN = CollectStats(steps=100, entropy=0.1)
 BROKEN = CollectStats(steps=100, entropy=float("nan"))
 CONFIG = AlarmConfig(patience=2, keep_every=3, most_restores=2)
-SILENT = CollectStats(steps=100, entropy=80, episodes=10, silent_episodes=3)
+SILENT = CollectStats(steps=100, entropy=80, episodes=10, silent_episodes=6)
 
 
 def test_rings_once_and_again_after_it_passed() -> None:
@@ -28,7 +28,10 @@ def test_rings_once_and_again_after_it_passed() -> None:
 
 def test_silence_alone_both_at_once_and_off() -> None:
     alarm = CollapseAlarm()
-    assert "30% of episodes kept the window at its minimum" in str(alarm.check(SILENT))
+    assert "60% of episodes kept the window at its minimum" in str(alarm.check(SILENT))
+    # A few of few episodes say little.
+    few = CollectStats(steps=100, entropy=80, episodes=4, silent_episodes=1)
+    assert CollapseAlarm(silent_share_bound=0.2).check(few) is None
     # A collection in which no episode ended says nothing about silence.
     assert alarm.check(FINE) is None
     assert alarm.check(SILENT) is None
@@ -36,7 +39,7 @@ def test_silence_alone_both_at_once_and_off() -> None:
     again.load_state_dict(alarm.state_dict())
     assert again.check(SILENT) is None
     assert again.check(CERTAIN) is not None
-    both = CollectStats(steps=100, entropy=0, episodes=1, silent_episodes=1)
+    both = CollectStats(steps=100, entropy=0, episodes=2, silent_episodes=2)
     message = str(CollapseAlarm().check(both))
     assert "explores" in message
     assert "silent" in message

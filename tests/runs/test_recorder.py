@@ -53,7 +53,7 @@ class State:
     def __init__(self) -> None:
         self.counters = SimpleNamespace(update=0, seconds=0.0, best_update=0)
         self.config = SimpleNamespace(scores_at=lambda update: update % 2 == 0, checkpoint_every=2)
-        self.rang = self.restored = None
+        self.rang = self.restored = self.alarm = None
         self.scored_update = -1
         self.over, self.time_is_up = "all its updates", False
 

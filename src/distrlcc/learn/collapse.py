@@ -47,8 +47,9 @@ class CollapseAlarm:
         low = stats.steps > 0 and not entropy >= self._entropy_bound
         seen = {"weights": not finite, "entropy": low}
         share = stats.silent_episodes / max(stats.episodes, 1.0)
-        if stats.episodes > 0:
-            seen["silent"] = share > self._silent_share_bound
+        if stats.episodes > 0:  # by two standard deviations, as a few episodes say little
+            bound, count = self._silent_share_bound, stats.episodes
+            seen["silent"] = share > bound + 2 * math.sqrt(bound * (1 - bound) / count)
         told = {
             "weights": "training diverged: weights or gradients are no numbers any more; lower lr",
             "entropy": f"the policy's entropy fell to {entropy:.3g} nats (bound "

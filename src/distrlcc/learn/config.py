@@ -253,7 +253,7 @@ class AlarmConfig:
     """Mean entropy below this is an alarm, nats."""
     silent_share_bound: float = 0.2
     """More than this share of ended episodes with the window at its minimum, nearly throughout, is
-    one."""
+    one; by two standard deviations."""
     act: bool = True
     """Whether an alarm restores the last good state and raises the entropy's weight."""
     patience: int = field(default=3, metadata=hidden(act=not_))

@@ -191,11 +191,11 @@ class Recorder(AbstractContextManager["Recorder"]):
     ) -> None:
         """Write and show the newest update; score and save where it is time to."""
         state, update = self._state, self._state.counters.update
-        # Tell the user what happened; an alarm is shown until the state is restored.
+        # Tell the user what happened; an alarm is shown until it has passed.
         for line in (*events, *run.storage_news(), *filter(None, [state.restored])):
             shown.note(line)
         self._note_late(metrics.get("late_steps", 0.0), shown)
-        self._shown = None if state.restored else state.rang or self._shown
+        self._shown = state.rang or (self._shown if state.alarm and state.alarm.on else None)
         # Log at once: a rank that takes over from one that is lost while it scores goes on after.
         self._write_rows()
         # Score; write the policy if it is the best so far.
