@@ -4,7 +4,7 @@ distrlcc cache
 distrlcc cache --clean
 
 Flags:
-    --clean  remove other versions' folders, and those that killed processes left in /tmp
+    --clean  remove other versions' folders
     --all  with --clean: remove this version's, too; the next command compiles anew
     $JSON
 
@@ -12,14 +12,11 @@ Rules:
     --all: needs --clean
 """
 
-import os
 import shutil
-import stat
 from argparse import Namespace
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 from distrlcc.cli.output import emit_json
@@ -29,11 +26,9 @@ def run(args: Namespace) -> int:
     """Show, and clean; 1 where something could not be removed."""
     from distrlcc.control.compiled import CACHE_FOLDER, kept_folders
 
-    # Older versions left folders in /tmp when they were killed.
-    strays = Path(gettempdir()).glob("distrlcc-numba-*")
     rows: list[dict[str, Any]] = []
     left, failed = 0, False
-    for folder in [*filter(_is_ours, strays), *kept_folders()]:
+    for folder in kept_folders():
         current, size = folder == CACHE_FOLDER, _size(folder)
         used = datetime.fromtimestamp(folder.stat().st_mtime).isoformat(timespec="seconds")
         asked = args.clean and (args.all or not current)
@@ -54,14 +49,6 @@ def run(args: Namespace) -> int:
         print(f"{left / 1e6:.1f} MB in all{more}")
     emit_json(args.json, {"rows": rows})
     return int(failed)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Say whether this user made a folder, which is no link to another."""
-    with suppress(OSError):
-        status = folder.lstat()
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return False
 
 
 def _size(folder: Path) -> int:
