@@ -27,7 +27,6 @@ from distrlcc.seeding import stream_key, uniform
 from distrlcc.sim import layout as col
 from distrlcc.sim import simulator
 from distrlcc.sim.scenario import Flow, Scenario
-from distrlcc.sim.suites import with_scheme
 from distrlcc.types import NANOSECONDS, FloatArray, IntervalStats
 
 _RELU, _TANH, _GATES, _HEAD = range(4)
@@ -211,11 +210,7 @@ def _run(
     """Run a link, one of several; its second place is where it counts."""
     (number, place), policy, config = places, contender.policy, contender.env_config()
     assert policy is not None
-    n_flows = len(scenario.flows)
-    batch = links.LinkBatch(
-        1, config, n_flows=n_flows, with_histograms=True, with_labels=False, joining=True
-    )
-    batch.load(0, with_scheme(scenario, contender.scheme))
+    batch = runner.loaded(contender, [scenario], config, with_histograms=True)
     # What compiled code reads and writes.
     sim, seen, actions = batch.simulator, batch.observations, batch.actions
     assert isinstance(seen, observations.ScaleFree)
@@ -224,7 +219,7 @@ def _run(
     widest = int(layers[:, 2:].sum(axis=1).max())
     room = (
         *(np.zeros((len(names), 1)) for names in (_STATS, _OBSERVED, _GUARDED)),
-        *(np.zeros((1, width)) for width in (seen.size, n_flows)),
+        *(np.zeros((1, width)) for width in (seen.size, batch.n_flows)),
         *(np.zeros(widest, np.float32) for _ in "xy"),
         np.zeros((2, 1)),
         np.zeros(1, bool),

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluation.bootstrap import CONFIDENCE
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.runner import MBIT, WARMUP_S, reseed, simulate
+from distrlcc.evaluation.runner import MBIT, WARMUP_S, loaded, reseed, simulate
 from distrlcc.evaluation.scores import BUCKET_S, FAIRNESS_METRICS, VoidRun, defined_mean, shown
 from distrlcc.evaluation.summary import MeanInterval, figure, means_table, over_links, void_note
 from distrlcc.evaluation.tables import Table
@@ -80,10 +79,9 @@ def run_shared(
     """Run a contender as every agent, once on every scenario, in one batched simulator call."""
     # Each flow's counts and each link's, in buckets.
     seeded = [reseed(scenario, seed) for scenario in scenarios]
-    count, n_flows = len(scenarios), max(len(s.flows) for s in scenarios)
     agents = max(sum(flow.scheme == "agent" for flow in s.flows) for s in scenarios)
-    config = replace(contender.env_config(), agents=agents)
-    batch = LinkBatch(count, config, n_flows=n_flows, with_labels=False, joining=True)
+    batch = loaded(contender, seeded, replace(contender.env_config(), agents=agents))
+    count, n_flows = len(scenarios), batch.n_flows
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in seeded])
     buckets = round(float(ends.max()) / NANOSECONDS / BUCKET_S) + 1
     flows = np.zeros((len(_FLOW), count, n_flows, buckets))
@@ -192,11 +190,8 @@ def convergence_times(run: SharedRun) -> FloatArray:
         x = section[np.isfinite(section).any(axis=1)]
         fair = np.maximum(x.sum(axis=0) / max(len(x), 1), 1e-9)
         close = (np.abs(x / fair - 1.0) <= TOLERANCE).all(axis=0)
-        held = np.flatnonzero(
-            np.convolve(close, np.ones(hold), "valid") >= hold - 0.5
-            if len(close) >= hold
-            else np.zeros(0)
-        )
+        runs = np.convolve([False, *close], np.ones(hold), "valid")[1:]  # of too few none is held
+        held = np.flatnonzero(runs >= hold - 0.5)
         times.append((first + int(held[0])) * BUCKET_S - join if len(held) else math.nan)
     return np.array(times)
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.env.actions import ACTIONS
-from distrlcc.env.batch import LinkBatch
 from distrlcc.env.observations import noise_held
 from distrlcc.evaluation.contender import KERNEL, Contender
+from distrlcc.evaluation.runner import loaded
 from distrlcc.net.kernel.tcp import KernelControl, register
 from distrlcc.net.kernel.trial import Trial, intervals
 from distrlcc.policy.kernel_layout import ONE, RATE_ONE, fixed
@@ -18,7 +18,6 @@ from distrlcc.policy.policy_file import load_policy
 from distrlcc.policy.quantise import quantise
 from distrlcc.seeding import normal, stream_key, uniform
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import with_scheme
 
 SAME_RATE, SAME_WINDOW = 1e-3, 1e-2  # greatest relative differences of the same
 
@@ -70,12 +69,7 @@ def same_action(
     assert contender.policy is not None
     agents = max(sum(f.scheme == "agent" for f in s.flows) for s in scenarios) or 1
     config = replace(contender.env_config(), agents=agents, outside=False)  # not in a trial
-    flows = max(len(s.flows) for s in scenarios)
-    batch = LinkBatch(len(scenarios), config, n_flows=flows, with_labels=False, joining=True)
-    for n, scenario in enumerate(scenarios):
-        batch.load(n, with_scheme(scenario, "agent"))
-    if contender.preference is not None:
-        batch.preference[:] = contender.preference
+    batch = loaded(contender, scenarios, config)
     numbers = np.arange(len(batch.active))
     policy, rows = contender.policy, trial.begun(len(numbers))
     state, seen = policy.initial_state(len(rows)), batch.first_observation(numbers)

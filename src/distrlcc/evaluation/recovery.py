@@ -10,9 +10,8 @@ import math
 
 import numpy as np
 
-from distrlcc.env.batch import LinkBatch
 from distrlcc.evaluation.contender import Contender
-from distrlcc.evaluation.runner import simulate
+from distrlcc.evaluation.runner import loaded, simulate
 from distrlcc.evaluation.scores import RECOVERY_METRICS
 from distrlcc.evaluation.summary import MeanInterval, by_metric
 from distrlcc.sim.families import bdp_packets
@@ -28,7 +27,7 @@ def recovery_times(
     contender: Contender, scenarios: list[Scenario], broken: list[str] | None = None
 ) -> FloatArray:
     """Return how long one flow alone takes after C changes, RTTs ``[C]``; infinite: too long."""
-    batch = LinkBatch(len(scenarios), contender.env_config(), with_labels=False, joining=True)
+    batch = loaded(contender, scenarios, contender.env_config())
     times, inflight = [], []
     broken = [""] * len(scenarios) if broken is None else broken
     for before, now in simulate(contender, batch, scenarios, 0, broken):

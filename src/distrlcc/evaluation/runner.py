@@ -8,12 +8,14 @@ second, when slow start is over, and the first second has its own figure.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control.state import CWND, PACING
 from distrlcc.env.batch import LinkBatch
+from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
@@ -71,8 +73,7 @@ def evaluate(
         for name, values in _measure(counted, scenarios * seeds).items()
     }
     names = tuple(s.name for s in scenarios)
-    places = ((run % len(names), run // len(names), why) for run, why in enumerate(broken) if why)
-    reasons = {(link, seed): why for link, seed, why in places}
+    reasons = {divmod(run, len(names))[::-1]: why for run, why in enumerate(broken) if why}
     series = [
         _series(contender, names[link], kept)
         for link, kept in steps.items()
@@ -99,17 +100,15 @@ def check_scenario(scenario: Scenario) -> None:
 
 def stretches(scenario: Scenario) -> list[Scenario]:
     """Return a scenario, or that of a long trace as stretches of the same length, one flow each."""
-    count = math.ceil(scenario.duration_s / STRETCH_S)
-    link = scenario.link
+    count, link = math.ceil(scenario.duration_s / STRETCH_S), scenario.link
     if link.trace is None or link.changes or count == 1 or scenario.flows != (Flow(),):
         return [scenario]
     length = scenario.duration_s / count
-    found = []
-    for k in range(count):
-        part = replace(link, trace_start_s=link.trace_start_s + k * length)
-        seed = scenario.seed + 7_919 * k
-        found.append(replace(scenario, link=part, duration_s=length, seed=seed))
-    return found
+    parts = [replace(link, trace_start_s=link.trace_start_s + k * length) for k in range(count)]
+    return [
+        replace(scenario, link=part, duration_s=length, seed=scenario.seed + 7_919 * k)
+        for k, part in enumerate(parts)
+    ]
 
 
 def reseed(scenario: Scenario, seed: int) -> Scenario:
@@ -122,6 +121,21 @@ def reseed(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, seed=scenario.seed + 1_000_003 * seed, link=link)
 
 
+def loaded(
+    contender: Contender, scenarios: Sequence[Scenario], config: EnvConfig, **more: Any
+) -> LinkBatch:
+    """Return links of scenarios, with a contender as every agent; ``more`` is `LinkBatch`'s."""
+    n_flows = max(len(scenario.flows) for scenario in scenarios)
+    batch = LinkBatch(
+        len(scenarios), config, n_flows=n_flows, with_labels=False, joining=True, **more
+    )
+    for n, scenario in enumerate(scenarios):
+        batch.load(n, with_scheme(scenario, contender.scheme))
+    if contender.preference is not None:
+        batch.preference[:] = contender.preference
+    return batch
+
+
 def simulate(
     contender: Contender,
     batch: LinkBatch,
@@ -129,16 +143,12 @@ def simulate(
     seed: int,
     broken: list[str],
 ) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Run a scenario on each of a batch's L links, a contender as every agent.
+    """Run a contender on L links that `loaded` has returned.
 
     ``broken``, ``[L]``, takes why a link's run does not count: a user's scheme is `BROKEN`, or a
     user's other code raised, which ends all runs. Yields, after each step, the links' times before
     and after it, ns ``[L]``, which stand still once a scenario is over.
     """
-    for n, scenario in enumerate(scenarios):
-        batch.load(n, with_scheme(scenario, contender.scheme))
-    if contender.preference is not None:
-        batch.preference[:] = contender.preference
     rows = np.arange(len(batch.preference))
     actor = contender.actor(len(rows), seed) if contender.learned else None
     observation = batch.first_observation(rows)
@@ -229,13 +239,10 @@ def run_parts(
 ) -> Iterator[float]:
     """Run parts, each the number of its run and its link; yield the share done after each step."""
     scenarios = [scenario for _, scenario in parts]
-    count, n_flows = len(parts), max(len(s.flows) for s in scenarios)
-    config = contender.env_config()
+    count, config = len(parts), contender.env_config()
     if not contender.learned and contender.scheme != "oracle":
         config = replace(config, step_ms=SCHEME_STEP_MS)
-    batch = LinkBatch(
-        count, config, n_flows=n_flows, with_histograms=True, with_labels=False, joining=True
-    )
+    batch = loaded(contender, scenarios, config, with_histograms=True)
     # When the first flow starts, when its first second is over, and when it ends.
     ends = np.array([round(s.duration_s * NANOSECONDS) for s in scenarios])
     starts, stops = np.array([s.flows[0].span_ns for s in scenarios]).T
