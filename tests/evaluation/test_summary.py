@@ -154,13 +154,6 @@ def test_a_sentence_names_ten_links_and_counts_the_rest() -> None:
     assert said.endswith("(cubic) and 2 more, which JSON names.")
 
 
-def test_schemes_of_other_links_are_our_bug() -> None:
-    with pytest.raises(ValueError, match="other links or seeds"):
-        summarise([make_scores("bbr", 3, 2), make_scores("cubic", 3, 1)])
-    with pytest.raises(ValueError, match="no scores"):
-        summarise([])
-
-
 def test_an_interval_is_written_with_its_metric_s_digits() -> None:
     assert MeanInterval(0.0123, 0.01, 0.016).texts(metric("loss")) == ("1.23", "0.30")
     assert MeanInterval(0.95, 0.94, 0.96).texts(metric("power")) == ("0.950", "0.010")

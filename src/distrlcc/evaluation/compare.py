@@ -91,8 +91,7 @@ def compare_links(values: Mapping[str, Values]) -> Comparison:
             if p == p:  # max would make 0 of NaN
                 p = least = min(max(least, p * (len(found) - place)), 1.0)
             rows.append(Difference(**{**vars(found[k]), "p": p}))
-    order_of = {other: k for k, other in enumerate(others)}
-    rows.sort(key=lambda row: (order_of[row.other], KEYS.index(row.key)))
+    rows.sort(key=lambda row: (others.index(row.other), KEYS.index(row.key)))
     return Comparison(first, tuple(rows))
 
 

@@ -5,7 +5,6 @@ numbers in it. Tables sort and filter there, and lines can be hidden and zoomed.
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import numpy as np
 from markupsafe import Markup
 
 from distrlcc import __version__
+from distrlcc.evaluation.summary import figure
 from distrlcc.evaluation.tables import Table
 
 
@@ -38,9 +38,7 @@ Panel = tuple[str, str, Mapping[str, Any]]
 
 def numbers(values: Any) -> list[float | None]:
     """Return numbers of four digits for a page; null if undefined."""
-    return [
-        None if not math.isfinite(x) else float(f"{x:.4g}") for x in np.asarray(values).tolist()
-    ]
+    return [figure(x, 4) for x in np.asarray(values).tolist()]
 
 
 def lines_chart(

@@ -190,8 +190,7 @@ def draw(
         chosen = [one for one in series if one.link == (link or links[0])]
         return drawn(over_time("series", chosen, summary.names())), _time_csv(chosen)
     of = metric(key)
-    values = by_links(summary, of)
-    if not values:
+    if not (values := by_links(summary, of)):
         raise ConfigError(f"--metric {key}: no link of this summary has one; take another")
     figure = _distributions(kind, summary, values, of)
     rows = [[name, link, value] for name, found in values.items() for link, value in found.items()]

@@ -1,6 +1,5 @@
 """A map of one property over two dimensions of the space of links."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +10,7 @@ from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluation.search import Workers
 from distrlcc.evaluation.space import DIMENSIONS, Point, fits
 from distrlcc.evaluation.stress import Judge
+from distrlcc.evaluation.summary import figure
 from distrlcc.types import FloatArray
 
 CELLS = 32
@@ -59,7 +59,7 @@ class Map:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it."""
-        rows = [[None if math.isnan(v) else float(f"{v:.4g}") for v in r] for r in self.scores]
+        rows = [[figure(v, 4) for v in row] for row in self.scores.tolist()]
         (one,) = self.judge.properties
         return {
             "format": "distrlcc-stress-map",

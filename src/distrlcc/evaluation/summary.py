@@ -101,9 +101,9 @@ def over_links(metrics: Sequence[Metric], values: FloatArray) -> dict[str, MeanI
     return by_metric(metrics, mean_intervals(values), defined_means(values))
 
 
-def figure(value: float) -> float | None:
-    """Return a value of six significant digits for JSON; None where it is undefined."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+def figure(value: float, digits: int = 6) -> float | None:
+    """Return a value of some significant digits for JSON; None where it is undefined."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,7 @@ class Summary:
                     f"{s.shown} delivered nothing in {s.idle} of {runs} run{'s' * (runs != 1)}: "
                     "power 0 there, and no delay, so that its delays are of the other runs."
                 )
-            guarded = s.overall["guarded"].mean
-            if guarded > _MOST_GUARDED:
+            if (guarded := s.overall["guarded"].mean) > _MOST_GUARDED:
                 said.append(
                     f"{s.shown}: its guard held a lower window than it chose for {guarded:.0%} of "
                     "the time, so that a part of its scores is the guard's."
@@ -245,12 +244,7 @@ class Summary:
 
 def summarise(scores: Sequence[SchemeScores]) -> Summary:
     """Sum up scores of schemes that were measured on the same links."""
-    if not scores:
-        raise ValueError("no scores to sum up")
     first = scores[0]
-    for other in scores:
-        if other.links != first.links or other.ran.shape != first.ran.shape:
-            raise ValueError(f"{other.scheme} and {first.scheme} ran on other links or seeds")
     links, metrics = tuple(unique_names(first.links)), METRICS
     scores = [replace(one, links=links) for one in scores]
     if any(SENDER_METRICS[0].key in s.figures for s in scores):
