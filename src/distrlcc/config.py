@@ -69,8 +69,7 @@ def from_toml(
     config = from_dict(cls, data, source=source)
     if note is not None:
         had = dict(_flatten(data))
-        added = [f"{k} = {v!r}" for k, v in flat(to_toml(config)).items() if k not in had]
-        if added:
+        if added := [f"{k} = {v!r}" for k, v in flat(to_toml(config)).items() if k not in had]:
             note(f"{source} lacks keys that this distrlcc has; they are now {', '.join(added)}")
     return config
 

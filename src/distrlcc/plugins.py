@@ -101,8 +101,7 @@ class Registry(dict[str, T]):
         registered = {} if is_reference(name) or name in self else self.registered
         reference = registered.get(name, name)
         if name in self or not is_reference(reference):
-            names = [*(ours for ours in self if ours not in without), *registered]
-            if names:
+            if names := [*(ours for ours in self if ours not in without), *registered]:
                 raise unknown_name(self.kind, name, names)
             raise ConfigError(f"{self.kind} {name!r}: expected ./file.py:name or module:name")
         found, pinned = load(self.kind, reference)
@@ -129,8 +128,7 @@ def having(names: str, *, made: bool = True) -> Callable[[Any], Any]:
 
     def take(found: Any) -> Any:
         thing = found() if made and isinstance(found, type) else found
-        missing = [name for name in names.split() if not hasattr(thing, name)]
-        if missing:
+        if missing := [name for name in names.split() if not hasattr(thing, name)]:
             raise TypeError(f"it has no {', '.join(missing)}; expected {names}")
         return thing
 
@@ -181,8 +179,7 @@ def lent(name: str, thing: T) -> T:
 
 def load(kind: str, reference: str) -> tuple[Any, str]:
     """Return what a reference leads to, and it with its source's hash; raises ConfigError."""
-    match = _REFERENCE.fullmatch(reference)
-    if match is None:
+    if (match := _REFERENCE.fullmatch(reference)) is None:
         raise ConfigError(f"{kind} {reference!r}: expected ./file.py:name or module:name")
     place, name, wanted = match.groups()
     what = f"{kind} {reference}"

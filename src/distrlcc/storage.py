@@ -331,8 +331,7 @@ class Storage:
         """Store a directory if it has a newer checkpoint; say so, or raise StorageLostError."""
         if not (folder / LATEST).exists():
             return False
-        newest = next(self._manifests([]), None)
-        if newest is not None:
+        if (newest := next(self._manifests([]), None)) is not None:
             if _Origin.of(folder).lacks(newest):
                 raise StorageLostError(
                     f"{self} has gone on without {folder} (stored {newest.stored} by {newest.host})"

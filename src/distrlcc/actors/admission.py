@@ -25,7 +25,6 @@ from distrlcc.runs.options import RankSpec
 _SAY_SECONDS = 5.0
 """Time after which the user is told which workers are awaited; processes start within it."""
 
-
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Name = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[\w.:%-]*$")]
 

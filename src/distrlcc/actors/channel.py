@@ -268,8 +268,7 @@ class ChannelEngine:
     def drop(self, worker: Worker, *, again: bool = True) -> None:
         """See `Engine`; none ever takes its place."""
         with self._lock:
-            link = self._links.pop(worker, None)
-            if link is not None:
+            if (link := self._links.pop(worker, None)) is not None:
                 self._loop.call_soon_threadsafe(link.transport.abort)
 
     def close(self) -> None:

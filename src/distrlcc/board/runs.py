@@ -119,8 +119,7 @@ class Run:
         for key in self._points.keys() & whole.keys():
             self._point(key, update)
         for key in (key for key in row if key.startswith(_SCORE)):
-            best = _number(row[key])
-            if best is not None:
+            if (best := _number(row[key])) is not None:
                 self._best[key] = max(best, self._best.get(key, -math.inf))
         if len(self.rows) > MOST_ROWS:
             for old in sorted(self.rows)[: MOST_ROWS // 2 : 2]:
@@ -336,8 +335,7 @@ class Runs:
                     return
 
     def __getitem__(self, key: str) -> Run:
-        run = self.runs.get(key)
-        if run is None:
+        if (run := self.runs.get(key)) is None:
             raise ConfigError(f"no run {key[:80]!r} on this page")
         return run
 

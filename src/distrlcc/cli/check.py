@@ -19,8 +19,7 @@ def run_sim(args: Namespace) -> int:
     """
     mismatches = 0
     for k in Countdown(range(args.scenarios), lambda _: f"comparing {args.scenarios} scenarios"):
-        difference = compare(random_script(args.seed, k))
-        if difference is not None:
+        if (difference := compare(random_script(args.seed, k))) is not None:
             mismatches += 1
             print(f"scenario {k}: {difference}", file=sys.stderr)
     print(f"mismatches: {mismatches} of {args.scenarios}")

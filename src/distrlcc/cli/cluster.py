@@ -45,8 +45,7 @@ def run_start(args: Namespace) -> int:
     """
     # Translate the arguments into flags of `ray start`, and start.
     flags = [*_ray_flags(args), f"--include-dashboard={str(args.dashboard).lower()}"]
-    scaling = args.autoscaling_config
-    if scaling is not None:
+    if (scaling := args.autoscaling_config) is not None:
         path = Path(os.path.expanduser(scaling))
         if not path.is_file():
             raise ConfigError(f"--autoscaling-config {scaling}: there is no such file")

@@ -190,8 +190,7 @@ def _default_line(name: str) -> str:
 
 def _warn_of_default(name: str) -> None:
     """Say that a network still names what is gone: its new connections would get Reno."""
-    default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    if default == name:
+    if Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip() == name:
         note(f"distrlcc: {name} is still this network's default; {_default_line('cubic')}")
 
 

@@ -91,8 +91,7 @@ def _end(error: BaseException) -> int | None:
         # The reader of our output went away, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    text = text or _known(error)
-    if text:
+    if text := text or _known(error):
         print(f"distrlcc: error: {text}", file=sys.stderr)
     return 2 if text else None
 

@@ -69,8 +69,7 @@ def run(args: Namespace) -> int:
     part = _decentralized if args.topology == _DECENTRALIZED else _actors
     port = args.port or _PORTS[args.topology]
     needed = ["--ip"] if args.hosts else ["--node-index", "--node-num", "--ip"]
-    missing = [flag for flag in needed if getattr(args, flag[2:].replace("-", "_")) is None]
-    if missing:
+    if missing := [flag for flag in needed if getattr(args, flag[2:].replace("-", "_")) is None]:
         more = "" if args.hosts else "; or --hosts FILE and --ip, to start all from this machine"
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}{more}")
     if not args.hosts:

@@ -56,8 +56,7 @@ def run(args: Namespace) -> int:
         with Stopper() as stopper:
             server.run(lambda: bool(stopper.signal))
     # Sum up.
-    odd = [f"{count} {name}" for name, count in server.counts.items() if name in _ODD]
-    if odd:
+    if odd := [f"{count} {name}" for name, count in server.counts.items() if name in _ODD]:
         say("not for us: " + ", ".join(odd))
     sessions = [
         asdict(each) | {"address": shown(each.address), "mbps": each.mbps} for each in ended

@@ -26,8 +26,7 @@ def on_plugin(reference: str) -> None:
         children = Path(f"/proc/self/task/{os.getpid()}/children")
         if threading.active_count() > 1 or (children.exists() and children.read_text()):
             return
-        ended = _apart()
-        if ended is not None:
+        if (ended := _apart()) is not None:
             code, line = ended
             if line:
                 print(f"distrlcc: error: {line}", file=sys.stderr, flush=True)
@@ -47,8 +46,7 @@ def over(line: str = "") -> None:
 
 def watched(work: Callable[[], tuple[int, str]], what: str) -> tuple[int, str]:
     """Return an exit code and a line of ``work`` in a child: 2 if it did not return or ended it."""
-    ended = _apart(limits().start, what)
-    if ended is not None:
+    if (ended := _apart(limits().start, what)) is not None:
         return ended
     code = 2
     try:

@@ -205,8 +205,7 @@ def addresses() -> list[Interface]:
 
 
 def _check_versions(head: str, token: str) -> None:
-    row = session.read_row(head, token)
-    if not row:
+    if not (row := session.read_row(head, token)):
         raise NoGroupError(
             f"the cluster at {head} was not started by 'distrlcc cluster start', so versions "
             "cannot be compared; 'ray start' joins it"

@@ -227,8 +227,7 @@ def read_row(address: str, token: str) -> dict[str, str]:
 
     Raises DistrlccError: see `ask_store`; or the token differs, or the row is malformed.
     """
-    row = ask_store(address, token)
-    if row is None:
+    if (row := ask_store(address, token)) is None:
         raise NoGroupError(
             f"the cluster at {address} has another token than this machine; give its own: "
             "'distrlcc cluster status --show-token' on the head shows it"
@@ -340,8 +339,7 @@ def why_gone(actor: Any, known: int, otherwise: str) -> tuple[str, int]:
 
 def _of_memory(text: str) -> str:
     """Return what to say of a death by Ray's memory monitor; empty if it was another."""
-    found = _MEMORY.search(text)
-    if found is None:
+    if (found := _MEMORY.search(text)) is None:
         return ""
     host, used, limit = found.groups()
     return (

@@ -133,8 +133,7 @@ def write_state(node: Node | None) -> None:
 
 def node_here() -> Node:
     """Return this machine's part in a running cluster; raise GroupError if it has none."""
-    node = read_state()
-    if node is None:
+    if (node := read_state()) is None:
         raise NoGroupError(
             "this machine is in no cluster; 'distrlcc cluster start' starts one, 'distrlcc "
             "cluster join HOST:PORT' joins one"

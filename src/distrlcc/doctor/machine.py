@@ -132,8 +132,7 @@ def check_head(head: str, interface: str = "") -> list[Finding]:
     findings = [_interface(host, interface)]
     if findings[0].verdict == Verdict.FAIL:
         return findings
-    token = known_token()
-    if not token:
+    if not (token := known_token()):
         return [*findings, finding("head", "not asked", warn=f"set {TOKEN} to that cluster's")]
     try:
         versions = read_row(f"{resolve(host)}:{port}", token)
@@ -193,8 +192,7 @@ def _controls() -> Finding:
 
 def check_kernel() -> Finding:
     """Check whether a policy could be loaded into the kernel's TCP."""
-    lacking = list(problems())
-    if lacking:
+    if lacking := list(problems()):
         return finding("kernel load", "cannot be used", warn="; ".join(lacking))
     found = f"Linux {os.uname().release}, {libbpf().path} {libbpf().version}"
     return finding("kernel load", found)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.learn.learner import Spread, checked
-from distrlcc.limits import limits
+from distrlcc.limits import limits, wait_until
 from distrlcc.net.emulator.namespace import on_loopback
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.all_reduce import AllReduce
@@ -134,17 +134,13 @@ class ProcessGroup:
         spec, store, begun = self.spec, self._store, f"{self.spec.attempt}/begun"
         keys = [f"{spec.attempt}/here/{slot}" for slot in range(spec.size)]
         store.set(f"{spec.attempt}/here/{spec.slot}", "")
-        deadline = time.monotonic() + spec.join_seconds
-        while not (store.check([begun]) or store.check(keys)):
-            if time.monotonic() > deadline:
-                late = [str(slot) for slot, key in enumerate(keys) if not store.check([key])]
-                ranks = f"rank{'s' if len(late) > 1 else ''} {', '.join(late)}"
-                line = f"{ranks} did not come within {spec.join_seconds:.0f} s"
-                if not spec.elastic:
-                    raise GroupError(f"{line}; start it, or give a longer --join-timeout")
-                warnings.warn(f"{line}; going on without, it may join later", stacklevel=2)
-                break
-            time.sleep(limits().tick)
+        if not wait_until(lambda: store.check([begun]) or store.check(keys), spec.join_seconds):
+            late = [str(slot) for slot, key in enumerate(keys) if not store.check([key])]
+            ranks = f"rank{'s' if len(late) > 1 else ''} {', '.join(late)}"
+            line = f"{ranks} did not come within {spec.join_seconds:.0f} s"
+            if not spec.elastic:
+                raise GroupError(f"{line}; start it, or give a longer --join-timeout")
+            warnings.warn(f"{line}; going on without, it may join later", stacklevel=2)
         store.set(begun, "")
 
     # Agreeing

@@ -65,8 +65,7 @@ class Leadership:
 
     def check(self) -> None:
         """Raise FencedError if another leads (SupersededError: in this run), or OutputError."""
-        run = run_of(self._folder)
-        if run is None:
+        if (run := run_of(self._folder)) is None:
             raise OutputError(f"{self._folder} no longer holds a run; was it deleted?")
         newest = max(map(_number, self._folder.glob(f"{_EPOCH}*")), default=0)
         taken = f"another process has taken {self._folder} over; this one ends"

@@ -21,10 +21,7 @@ from distrlcc.limits import limits
 if TYPE_CHECKING:
     from distrlcc.runs.event_file import EventFile
 
-
 _REMEDY = "; make room or put the folder back, then go on with --resume"
-
-
 GROUP = "group"
 """Key of the group of ranks that made an update: a row with another one is of other weights."""
 CLOSING = "scored"

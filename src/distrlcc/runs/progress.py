@@ -145,12 +145,10 @@ class Progress:
         if self._total_steps:
             steps += f"/{_short(self._total_steps)}"
         cells = [("steps", steps)]
-        speed = self._speed()
-        if speed:
+        if speed := self._speed():
             cells.append(("steps/s", _short(speed)))
         for label, keys, form in COLUMNS:
-            key = next((k for k in keys if k in self._values), None)
-            if key is not None:
+            if (key := next((k for k in keys if k in self._values), None)) is not None:
                 cells.append((label, form.format(self._values[key])))
         return cells
 

@@ -118,8 +118,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         saves = map(run.checkpoint_path, ("latest", "previous"))
         if not self._shared_only or not (begins or any(path.exists() for path in saves)):
             return None
-        saved = run.load(shown.note)
-        if saved is None:
+        if (saved := run.load(shown.note)) is None:
             return None
         update, key = saved["counters"]["update"], saved.get(GROUP, "")
         # An older one is in a folder of this machine, where others had theirs.

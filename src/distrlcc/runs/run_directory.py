@@ -101,8 +101,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         OutputError if there is no run.
         """
         began = cls.read_config(out, type(config))
-        changed = toml_differences(_identity(began), _identity(config))
-        if changed:
+        if changed := toml_differences(_identity(began), _identity(config)):
             raise CheckpointError(
                 f"{out} is a run of another config (its value != this one's): {'; '.join(changed)}"
             )
@@ -199,8 +198,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                     )
                     if damage is not None:
                         note(f"warning: {damage}; going on from {path}, which is older")
-                    rows = self.metrics.damage(state.pop(_METRICS, {"bytes": 0, "crc": 0}))
-                    if rows:
+                    if rows := self.metrics.damage(state.pop(_METRICS, {"bytes": 0, "crc": 0})):
                         note(f"warning: {rows}; what is whole is kept")
                     return state
             except DamagedCheckpointError as error:

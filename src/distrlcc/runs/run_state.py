@@ -82,8 +82,7 @@ def _starting_weights(path: str, spec: PolicySpec) -> Weights:
     given, wanted = (json.decode(json.encode(each)) for each in (policy.spec, spec))
     for each in given, wanted:  # a user's code may have changed: its shape counts
         each |= {name: short(each[name]) for name in ("observation", "action", "kind")}
-    names = [name for name in _SHAPE.split() if given[name] != wanted[name]]
-    if names:
+    if names := [name for name in _SHAPE.split() if given[name] != wanted[name]]:
         has, expected = (", ".join(f"{n} {s[n]}" for n in names) for s in (given, wanted))
         raise PolicyFileError(
             f"{path}: its policy has {has}; expected {expected}, as this configuration says: "
@@ -292,8 +291,7 @@ class RunState:
 
     def load(self, run: "RunDirectory", note: Callable[[str], None] = say) -> None:
         """Load a run's newest checkpoint, if any; `RunDirectory.rewind` follows."""
-        loaded = run.load(note)
-        if loaded is not None:
+        if (loaded := run.load(note)) is not None:
             self.load_state_dict(loaded)
 
 

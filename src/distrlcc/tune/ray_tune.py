@@ -204,8 +204,7 @@ def _member_process(tuner: TuneConfig) -> Any:
     def train(config: dict[str, Any]) -> None:
         _quiet(logging.WARNING)  # no notes on every checkpoint on the user's terminal
         member = Member(tuner, config, _member_number(tune.get_context().get_trial_name()))
-        checkpoint = tune.get_checkpoint()
-        if checkpoint is not None:
+        if (checkpoint := tune.get_checkpoint()) is not None:
             with checkpoint.as_directory() as folder:
                 member.load(Path(folder))
         while not member.done:
