@@ -442,11 +442,7 @@ class StorageKeeper:
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        folder: Path,
-        check: Callable[[], None] = lambda: None,
-        leader: tuple[str, int] = ("", 0),
+        self, storage: Storage, folder: Path, check: Callable[[], None], leader: tuple[str, int]
     ) -> None:
         """Start the thread; the storage's name is claimed. For the rest see `Storage.push`."""
         self._push = partial(storage.push, folder, check, leader)

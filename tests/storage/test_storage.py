@@ -303,7 +303,7 @@ def test_what_fails_is_said_once_and_stored_later(
     with ExitStack() as stack:
         stack.enter_context(stored(storage, run, resume=False))
         write(run, 1)
-        keeper = StorageKeeper(storage, run)
+        keeper = StorageKeeper(storage, run, lambda: None, ("", 0))
         stack.callback(keeper.close)
         with gone(store):
             wait_until(lambda: heard("not stored"), 30, "a failure")

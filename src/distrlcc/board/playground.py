@@ -81,11 +81,9 @@ class Question:
             raise ConfigError(
                 "change_at goes with change_rate or change_rtt: give a time and what changes then"
             )
-        for name, at in (
-            ("beside_at", self.beside and self.beside_at),
-            ("change_at", self.change_at),
-        ):
-            if at and at >= self.seconds:
+        beside_at = self.beside_at if self.beside else 0.0
+        for name, at in (("beside_at", beside_at), ("change_at", self.change_at)):
+            if at >= self.seconds:
                 raise ConfigError(
                     f"{name} is {at:g}: expected less than the {self.seconds:g} s that it takes"
                 )
@@ -242,17 +240,15 @@ def map_of(
             fast = max(_MAP_MBIT / one.rate, 10 * one.rtt / 1e3)
             links.append(replace(one, seconds=max(min(seconds, fast), 1.0)).scenario())
     mine, theirs = (measure(each, links, len(links)) for each in (own, other))
-    values, others = (
-        getattr(each, "power" if key == "power" else "used") for each in (mine, theirs)
-    )
+    what = "power" if key == "power" else "used"
+    values, others = getattr(mine, what), getattr(theirs, what)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.clip(values / others, 1e-3, 1e3).reshape(len(ys), len(xs))
-    ahead = int((ratio > 1.02).sum())
-    behind = int((ratio < 1 / 1.02).sum())
+    ahead, behind = (ratio > 1.02).mean(), (ratio < 1 / 1.02).mean()
     names = shown(own.name), shown(other.name)
     says = (
-        f"{names[0]} has more {MEASURES[key]} than {names[1]} on {ahead / ratio.size:.0%} of these "
-        f"links, and less on {behind / ratio.size:.0%}."
+        f"{names[0]} has more {MEASURES[key]} than {names[1]} on {ahead:.0%} of these "
+        f"links, and less on {behind:.0%}."
     )
     grids = {"ratio": ratio, "own": values, "other": others}
     rows = {k: [_numbers(row) for row in v.reshape(ratio.shape)] for k, v in grids.items()}

@@ -314,10 +314,8 @@ def memory_kills(actor: Any) -> list[str]:
         kind, number = re.findall(r"\w+", repr(actor))[1:3]  # Actor(RayRank, 3081ff…)
         # A process that has not become the actor yet bears the name of what it was to make.
         made = f"job ID={number[-8:]}", f"task name={kind}.__init__"
-        rows = map(
-            table.WorkerTableData.FromString,
-            tables._connect_and_get_accessor().get_worker_table(),
-        )
+        packed = tables._connect_and_get_accessor().get_worker_table()
+        rows = map(table.WorkerTableData.FromString, packed)
         for row in sorted(rows, key=lambda row: row.end_time_ms):
             parts = row.exit_detail.split("Selected to kill: ")[1:]
             own = next((part for part in parts if f"pid={row.pid}," in part), "")

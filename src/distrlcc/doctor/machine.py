@@ -194,8 +194,7 @@ def check_kernel() -> Finding:
     """Check whether a policy could be loaded into the kernel's TCP."""
     if lacking := list(problems()):
         return finding("kernel load", "cannot be used", warn="; ".join(lacking))
-    found = f"Linux {os.uname().release}, {libbpf().path} {libbpf().version}"
-    return finding("kernel load", found)
+    return finding("kernel load", f"Linux {os.uname().release}, {libbpf().path} {libbpf().version}")
 
 
 def new_marks(place: str) -> Storage:

@@ -83,12 +83,11 @@ def compare(pairs: Sequence[tuple[SchemeScores, SchemeScores]]) -> list[WorldCom
     """Compare what was measured on emulated links with the same sender's in the simulator."""
     found = []
     for real, model in pairs:
-        worlds = model, real
         for k, link in enumerate(real.links):
             ran = real.ran[k]
             rate, rtt = (
-                Compared(metric(key), *(defined_mean(one.figures[key][k][ran]) for one in worlds))
-                for key in BOUNDS
+                Compared(metric(m), *(defined_mean(w.figures[m][k][ran]) for w in (model, real)))
+                for m in BOUNDS
             )
             failed = int((~ran).sum())
             found.append(WorldComparison(link, real.scheme, rate, rtt, len(ran), failed))

@@ -310,10 +310,8 @@ def why_void(run: RealRun, seconds: float) -> str:
     """Return why a run whose scored part lasts so many seconds does not count; empty: it does."""
     packets = run.figures["throughput_mbps"] / MBIT * seconds
     if run.late_share > MOST_LATE:
-        return (
-            f"{run.late_share:.1%} of a flow's steps were more than 1 ms late; this machine was "
-            "too busy"
-        )
+        late = f"{run.late_share:.1%} of a flow's steps were more than 1 ms late"
+        return f"{late}; this machine was too busy"
     if not all(math.isfinite(run.figures[key]) for key in COUNTED):
         return NO_NUMBER
     if packets < LEAST_PACKETS:

@@ -215,14 +215,10 @@ def _fair(rows: Sequence[SuiteFairness]) -> str:
 
 def write_scorecard(folder: Path, card: Scorecard, *, command: str) -> Path:
     """Write a scorecard and return its page; ``command`` makes it again."""
-    tiles = [
-        Tile(
-            f"{count - len(failed)} of {count}",
-            f"gates that {name} passes",
-            how="bad" if failed else "main",
-        )
-        for name, count, failed in card.gates()
-    ]
+    tiles = []
+    for name, count, failed in card.gates():
+        passed, how = f"{count - len(failed)} of {count}", "bad" if failed else "main"
+        tiles.append(Tile(passed, f"gates that {name} passes", how=how))
     said = (
         "Power is utilisation / (1 + queueing delay in round trips), at most 1. A gate is what a "
         "policy for every link should reach; ✗ marks what a policy misses. Rows without a gate "
