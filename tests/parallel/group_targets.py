@@ -341,13 +341,13 @@ class _Freezing(TunnelStore):
 def freeze_while_building(spec: RankSpec, slot: int) -> tuple[float, int]:
     """Agree while a rank freezes; return how long the rest took to exchange, and their number."""
     if spec.slot == slot:
-        prefixed, kept = process_group.PrefixStore, list[_Freezing]()  # type: ignore[attr-defined]
+        prefixed, kept = process_group.at_master.PrefixStore, list[_Freezing]()  # type: ignore[attr-defined]
 
         def freezing(key: str, store: Any) -> Any:
             kept.append(_Freezing(store, None))  # type: ignore[arg-type]
             return prefixed(key, kept[-1])
 
-        process_group.PrefixStore = freezing  # type: ignore[attr-defined]
+        process_group.at_master.PrefixStore = freezing  # type: ignore[attr-defined]
     with ProcessGroup(spec, {"config": ""}) as group:
         begin = time.monotonic()
         while True:

@@ -7,14 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distrlcc.cluster.session import (
-    RayNode,
-    last_line,
-    parse_address,
-    ray_nodes,
-    ray_session,
-    require_ray,
-)
+from distrlcc.cluster import session
 from distrlcc.cluster.state import FIRST_WORKER_PORT, LAST_WORKER_PORT, name_ports
 from distrlcc.doctor import machine, wire
 from distrlcc.doctor.findings import Finding, finding
@@ -37,10 +30,10 @@ class Probe:
 
 def check_cluster(head: str, place: str = "") -> list[Finding]:
     """Check a cluster that this machine is in, by its head's HOST:PORT, and storage if named."""
-    host, port = parse_address(head)
-    with ray_session(head) as ray:
+    host, port = session.parse_address(head)
+    with session.ray_session(head) as ray:
         # Start a process on each machine.
-        known = ray_nodes(ray)
+        known = session.ray_nodes(ray)
         nodes = [node for node in known if node.alive]
         affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         where = {node: affinity(node.identifier, soft=False) for node in nodes}
@@ -49,7 +42,7 @@ def check_cluster(head: str, place: str = "") -> list[Finding]:
         ports = {n: [*[port][: n.is_head], n.manager_port, n.object_port] for n in nodes}
         free = FIRST_WORKER_PORT, LAST_WORKER_PORT
 
-        def call(node: RayNode, *words: Any) -> Any:
+        def call(node: session.RayNode, *words: Any) -> Any:
             return probes[node].call.remote(*words).future()
 
         survey = Survey(nodes, call, name_ports(port), free, ports)
@@ -90,7 +83,7 @@ class Survey:
                 results[key] = answer.result(max(0.0, deadline - time.monotonic()))
             except Exception as error:  # the function's own, or what ended its process
                 late = f"no answer within {seconds:.0f} s"
-                results[key] = GroupError(last_line(error) if answer.done() else late)
+                results[key] = GroupError(session.last_line(error) if answer.done() else late)
         return results
 
     def each(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> dict[Any, Any]:
@@ -116,7 +109,7 @@ class Survey:
 
 def _machines(survey: Survey, host: str) -> None:
     """Check each machine; one that does not answer is left out of what follows."""
-    common: dict[RayNode, dict[str, str]] = {}
+    common: dict[session.RayNode, dict[str, str]] = {}
     calls = {
         node: (node, machine.check_node, host, "" if node.is_head else node.address)
         for node in survey.nodes
@@ -209,17 +202,17 @@ def wires(survey: Survey, ports: dict[Any, int]) -> None:
 
 def _hold(size: int) -> list[Any]:
     """Put an object of a size in bytes into this machine's store; return its reference."""
-    return [require_ray().put(bytes(size))]
+    return [session.require_ray().put(bytes(size))]
 
 
 def _fetch(held: list[Any], seconds: float) -> float:
     """Return how long it takes to fetch another machine's object, s."""
     begin = time.perf_counter()
-    require_ray().get(held[0], timeout=seconds)
+    session.require_ray().get(held[0], timeout=seconds)
     return time.perf_counter() - begin
 
 
-def _objects(survey: Survey, probes: Mapping[RayNode, Any]) -> None:
+def _objects(survey: Survey, probes: Mapping[session.RayNode, Any]) -> None:
     """Move a large object to the other one of each pair, and one back to the first."""
     nodes, seconds = survey.nodes, limits().worker_silence
     for pairs in survey.rounds("object"):

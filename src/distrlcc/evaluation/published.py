@@ -15,18 +15,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from distrlcc.errors import ConfigError, reading, unknown_name
+from distrlcc.evaluation import scores
 from distrlcc.evaluation.figures import STYLE, panels
 from distrlcc.evaluation.looks import INK, looks
 from distrlcc.evaluation.plots import drawn, legend, over_time, scatter
-from distrlcc.evaluation.scores import (
-    METRICS,
-    SENDER_METRICS,
-    Metric,
-    Series,
-    VoidRun,
-    metric,
-    shown,
-)
 from distrlcc.evaluation.summary import (
     FORMAT,
     VERSION,
@@ -61,12 +53,12 @@ class _File:
     schemes: dict[str, _Scheme]
     without_runs: list[str]
     left_out_scenarios: list[_LeftOut] = field(default_factory=list)
-    void_runs: list[VoidRun] = field(default_factory=list)
+    void_runs: list[scores.VoidRun] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
-    series: list[Series] = field(default_factory=list)
+    series: list[scores.Series] = field(default_factory=list)
 
 
-def series_json(series: Sequence[Series]) -> list[dict[str, Any]]:
+def series_json(series: Sequence[scores.Series]) -> list[dict[str, Any]]:
     """Return what `read` reads of series over time; what a sender reports is left out."""
     return [
         {"scheme": one.scheme, "link": one.link, "learned": one.learned}
@@ -79,7 +71,7 @@ _UNREAD = ["links", "metrics", "ranking", "confidence", "flows", "failed_flows",
 _ARRAYS = ("edges_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_packets")
 
 
-def read(path: Path) -> tuple[Summary, list[Series]]:
+def read(path: Path) -> tuple[Summary, list[scores.Series]]:
     """Read a report, by its folder or summary.json: means, and links that are drawn over time."""
     path = path / "summary.json" if path.is_dir() else path
     remedy = "; expected the summary.json of 'distrlcc evaluate --out'"
@@ -96,7 +88,8 @@ def read(path: Path) -> tuple[Summary, list[Series]]:
     links = tuple(schemes[0].scenarios)
     without, void = tuple(file.without_runs), tuple(file.void_runs)
     left_out = {one.scenario: one.schemes for one in file.left_out_scenarios}
-    metrics = METRICS + tuple(m for m in SENDER_METRICS if m.key in schemes[0].overall)
+    reported = (m for m in scores.SENDER_METRICS if m.key in schemes[0].overall)
+    metrics = (*scores.METRICS, *reported)
     counts = file.common_scenarios, left_out, without
     summary = Summary(schemes, links, file.seeds, *counts, metrics, void, file.digests)
     return summary, file.series
@@ -125,7 +118,7 @@ def _check(file: _File) -> None:
     for name, scheme in file.schemes.items():
         for values in (scheme.overall, *scheme.scenarios.values()):
             has = {key for key, v in values.items() if not (v.mean < 0 or math.isinf(v.mean))}
-            if lacking := {m.key for m in METRICS} - has:
+            if lacking := {m.key for m in scores.METRICS} - has:
                 raise ValueError(f"{name} has no {min(lacking)} of 0 or more")
     for one in file.series:
         if one.scheme not in file.schemes:
@@ -158,7 +151,7 @@ def _floats(_: type, values: object) -> FloatArray:
     return np.array([math.nan if value is None else value for value in found], float)
 
 
-def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
+def by_links(summary: Summary, of: scores.Metric) -> dict[str, dict[str, float]]:
     """Return schemes' means of a metric, as shown, on the links that all have; none: on its own."""
     apart = summary.left_out if summary.common else {}
     found: dict[str, dict[str, float]] = {}
@@ -171,7 +164,7 @@ def by_links(summary: Summary, of: Metric) -> dict[str, dict[str, float]]:
 
 
 def draw(
-    kind: str, summary: Summary, series: Sequence[Series], key: str, link: str
+    kind: str, summary: Summary, series: Sequence[scores.Series], key: str, link: str
 ) -> tuple[Figure, str]:
     """Return a figure, ``scatter``, ``time``, ``cdf`` or ``box``, and its numbers as CSV.
 
@@ -189,7 +182,7 @@ def draw(
             )
         chosen = [one for one in series if one.link == (link or links[0])]
         return drawn(over_time("series", chosen, summary.names())), _time_csv(chosen)
-    of = metric(key)
+    of = scores.metric(key)
     if not (values := by_links(summary, of)):
         raise ConfigError(f"--metric {key}: no link of this summary has one; take another")
     figure = _distributions(kind, summary, values, of)
@@ -198,24 +191,23 @@ def draw(
 
 
 def _distributions(
-    kind: str, summary: Summary, values: dict[str, dict[str, float]], of: Metric
+    kind: str, summary: Summary, values: dict[str, dict[str, float]], of: scores.Metric
 ) -> Figure:
     style = looks(summary.names())
     with mpl.rc_context(STYLE):
         figure, (axes,) = panels(3.0, 1.0)
         if kind == "cdf":
             for name, found in values.items():
-                width = 1.8 if style[name].learned else 1.1
-                axes.ecdf(
-                    list(found.values()), label=shown(name), color=style[name].color, lw=width
-                )
+                look, label = style[name], scores.shown(name)
+                form: dict[str, Any] = {"color": look.color, "lw": 1.8 if look.learned else 1.1}
+                axes.ecdf(list(found.values()), label=label, **form)
             axes.set_xlabel(of.title)
             axes.set_ylabel("share of links")
             legend(figure, *axes.get_legend_handles_labels())
         else:
             boxes = axes.boxplot(
                 [list(found.values()) for found in values.values()],
-                tick_labels=list(map(shown, values)),
+                tick_labels=list(map(scores.shown, values)),
                 whis=(5, 95),
                 showfliers=False,
                 patch_artist=True,
@@ -239,7 +231,7 @@ def _scatter_csv(summary: Summary) -> str:
     return csv_text(head, rows)
 
 
-def _time_csv(series: Sequence[Series]) -> str:
+def _time_csv(series: Sequence[scores.Series]) -> str:
     rows = [
         [one.scheme, *row]
         for one in series

@@ -26,21 +26,12 @@ from distrlcc.errors import ConfigError, DistrlccError, GroupError
 from distrlcc.learn.learner import Spread, checked
 from distrlcc.limits import limits, wait_until
 from distrlcc.net.emulator.namespace import on_loopback
+from distrlcc.parallel import store as at_master
 from distrlcc.parallel.admission import handshake, receive
 from distrlcc.parallel.all_reduce import AllReduce
 from distrlcc.parallel.gate import Gate, TunnelStore
 from distrlcc.parallel.interface import LOOPBACK, check_private, interface_towards
 from distrlcc.parallel.membership import Member, Membership
-from distrlcc.parallel.store import (
-    PrefixStore,
-    connect,
-    has_ended,
-    master_needed,
-    note_end,
-    number_in,
-    raise_to,
-    reach,
-)
 from distrlcc.processes import let_threads_preempt
 from distrlcc.runs.options import RankSpec
 
@@ -102,12 +93,12 @@ class ProcessGroup:
         os.environ["GLOO_SOCKET_IFNAME"] = inside.name
         os.environ["NCCL_SOCKET_IFNAME"] = self.interface.name
         let_threads_preempt(True)
-        self._store = connect(self.spec, self.spec.join_seconds)
+        self._store = at_master.connect(self.spec, self.spec.join_seconds)
         try:
-            with master_needed(self.spec):
+            with at_master.master_needed(self.spec):
                 self.run = handshake(self._store, self.spec, self._identity, self.run)
                 if self.spec.gate:
-                    host, port = reach(self.spec, "lighthouse", self.spec.join_seconds)
+                    host, port = at_master.reach(self.spec, "lighthouse", self.spec.join_seconds)
                     lighthouse = f"{host}:{port}"
                 else:
                     lighthouse = receive(self._store, self.spec, "lighthouse").decode()
@@ -115,7 +106,7 @@ class ProcessGroup:
                     self.spec,
                     lighthouse,
                     self.interface.address,
-                    lambda: self._from_store(number_in, self.spec.attempt, "attempt"),
+                    lambda: self._from_store(at_master.number_in, self.spec.attempt, "attempt"),
                 )
                 self._wait_for_all()
         except BaseException:
@@ -162,7 +153,7 @@ class ProcessGroup:
             # Others may have come and gone while this member was frozen.
             quorum = self._membership.quorum
             changed, self._quorum = quorum != self._quorum, quorum
-            if changed and self._from_store(has_ended, False, self.spec.attempt):
+            if changed and self._from_store(at_master.has_ended, False, self.spec.attempt):
                 raise RunEndedError("the run has ended; there is nothing to join")
             # Build the group anew unless all are in the same one and it is whole.
             groups = Counter(member.group for member in members)
@@ -202,14 +193,14 @@ class ProcessGroup:
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
         with self._collective():
             if self._broken:
-                self._store = connect(self.spec, limits().call)
+                self._store = at_master.connect(self.spec, limits().call)
             self._builds += 1
             if len(members) > 1:
                 self._connect(key, len(members))
             # Rank 0 has a new epoch where it was not rank 0; see `distrlcc.runs.leadership`.
-            if self.leads and not 0 < self.epoch == raise_to(self._store, self.epoch):
+            if self.leads and not 0 < self.epoch == at_master.raise_to(self._store, self.epoch):
                 self.epoch = self._membership.quorum
-                raise_to(self._store, self.epoch)
+                at_master.raise_to(self._store, self.epoch)
         self._broken, self._rounds, self.key = False, 0, key
 
     def _connect(self, key: str, size: int) -> None:
@@ -218,7 +209,7 @@ class ProcessGroup:
             self._gate = Gate(self.spec.gate)
             store = TunnelStore(store, self._gate)
         # Wait until all are here.
-        shared, seconds = PrefixStore(key, store), self.spec.timeout_seconds
+        shared, seconds = at_master.PrefixStore(key, store), self.spec.timeout_seconds
         limit = timedelta(seconds=seconds)
         shared.set(f"here/{self.rank}", "")
         shared.wait([f"here/{rank}" for rank in range(size)], limit)
@@ -243,7 +234,7 @@ class ProcessGroup:
 
     def note_end(self) -> None:
         """Note that the run has ended and is saved; for rank 0."""
-        self._from_store(note_end, None, self.spec.attempt, self.epoch)
+        self._from_store(at_master.note_end, None, self.spec.attempt, self.epoch)
 
     def still_leads(self) -> bool:
         """Say whether rank 0 was not replaced while it was frozen, before it writes anything."""
@@ -253,7 +244,7 @@ class ProcessGroup:
         if time.clock_gettime(time.CLOCK_BOOTTIME) - self._asked < limits().silence / 2:
             return True  # it was not silent for long enough to be replaced; asking takes 1 ms
         # Cut off from the master, epochs in the folder and the storage tell.
-        return self._from_store(raise_to, self.epoch, self.epoch) == self.epoch
+        return self._from_store(at_master.raise_to, self.epoch, self.epoch) == self.epoch
 
     def _from_store(self, ask: Callable[..., T], otherwise: T, *words: Any) -> T:
         """Ask the master's store; one that is gone is seen at the next quorum."""

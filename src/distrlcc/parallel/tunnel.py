@@ -73,13 +73,11 @@ def contexts(token: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     # Imported here: only the tunnel's own process needs them.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PrivateKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
 
     # The certificate is the same wherever it is made. Guessing tokens must be slow.
     seed = hashlib.scrypt(token.encode(), salt=b"distrlcc tunnel", n=1 << 14, r=8, p=1, dklen=32)
-    key = Ed25519PrivateKey.from_private_bytes(seed)
+    key = ed25519.Ed25519PrivateKey.from_private_bytes(seed)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "distrlcc")])
     builder = x509.CertificateBuilder().issuer_name(name).subject_name(name)
     builder = builder.public_key(key.public_key()).serial_number(1)

@@ -8,15 +8,7 @@ from distrlcc.config import check_fields, check_values, hidden
 from distrlcc.env.config import MAX_ENVS, UNDISTURBED, EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError, once, unknown_name
-from distrlcc.learn.config import (
-    LEARNERS,
-    AlarmConfig,
-    DaggerConfig,
-    GailConfig,
-    ImitationConfig,
-    LRRule,
-    PPOConfig,
-)
+from distrlcc.learn import config as learn
 from distrlcc.policy.spec import NETWORKS
 from distrlcc.sim.suites import pinned_suite
 from distrlcc.types import TRUTH
@@ -83,7 +75,7 @@ class DistributedConfig:
     """With shared, num_envs, minibatches and DAgger's capacity count for all processes together,
     and any number of them learns the same. With per-process they are each process's own: more
     processes then give an update more to learn from."""
-    lr_rule: LRRule = field(default="sqrt", metadata=_OWN_BATCHES)
+    lr_rule: learn.LRRule = field(default="sqrt", metadata=_OWN_BATCHES)
     """How the learning rate follows the number of processes where batches are each one's own: its
     square root (Adam's rule), ``linear`` (SGD's) or ``none``. A rate that desired_kl sets does
     not."""
@@ -275,12 +267,12 @@ class RunConfig:
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     actors: ActorsConfig = field(default_factory=ActorsConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
-    alarm: AlarmConfig = field(default_factory=AlarmConfig)
-    ppo: PPOConfig | None = None
+    alarm: learn.AlarmConfig = field(default_factory=learn.AlarmConfig)
+    ppo: learn.PPOConfig | None = None
     """Settings of PPO; exactly one learner's section is given."""
-    dagger: DaggerConfig | None = None
+    dagger: learn.DaggerConfig | None = None
     """Settings of DAgger."""
-    gail: GailConfig | None = None
+    gail: learn.GailConfig | None = None
     """Settings of GAIL, whose generator is PPO with the settings above."""
 
     EXTENDABLE: ClassVar[tuple[str, ...]] = (
@@ -305,7 +297,7 @@ class RunConfig:
         if (self.ppo is None) == (self.dagger is None):
             raise ConfigError("give exactly one of the sections ppo and dagger")
         if self.learner:
-            LEARNERS.pin(self, "learner")
+            learn.LEARNERS.pin(self, "learner")
             if self.ppo is None or self.gail is not None:
                 raise ConfigError("learner needs the section ppo, and none beside it: its settings")
         if self.gail is not None and self.ppo is None:
@@ -341,7 +333,7 @@ class RunConfig:
         return update % self.held_out.every == 0
 
     @property
-    def _learner(self) -> PPOConfig | DaggerConfig:
+    def _learner(self) -> learn.PPOConfig | learn.DaggerConfig:
         section = self.ppo or self.dagger
         assert section is not None
         return section
@@ -384,7 +376,7 @@ class ImitateConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     held_out: HeldOutConfig = field(default_factory=lambda: HeldOutConfig(every=1))
     """``every`` counts epochs; the last one is scored in any case."""
-    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+    imitation: learn.ImitationConfig = field(default_factory=learn.ImitationConfig)
 
     EXTENDABLE: ClassVar[tuple[str, ...]] = ("data", "epochs")
     recipe: ClassVar[str] = "imitate"

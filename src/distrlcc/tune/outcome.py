@@ -215,15 +215,12 @@ def write_outcome(
     files = {"best.toml": recipe_text(config, best).encode(), "table.txt": text.encode()}
     files["summary.json"] = msgspec.json.encode(summary)
     if draw:
-        from distrlcc.tune.plots import (  # noqa: PLC0415 - slow to import
-            population_figures,
-            population_page,
-        )
+        from distrlcc.tune import plots  # noqa: PLC0415 - slow to import
 
-        files |= population_figures(config, reports, best)
+        files |= plots.population_figures(config, reports, best)
         notes = schedule_text(best.schedule).splitlines() if config.pbt else []
         ranked = standings(reports, config.mode)
-        page = population_page(config, ranked, reports, failures, notes, command)
+        page = plots.population_page(config, ranked, reports, failures, notes, command)
         files["tune.html"] = page.encode()
     write_together(folder, files)
     return text
