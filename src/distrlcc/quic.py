@@ -9,6 +9,7 @@ each of its steps. Needs aioquic (the extra ``quic``).
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
@@ -105,29 +106,32 @@ class Adapter(QuicCongestionControl):
         self.congestion_window = max(int(window), 2) * self._size
 
 
-def register(sender: str | Callable[[], Controller] = DEFAULT, name: str = "distrlcc") -> None:
+def register(
+    sender: str | Path | Callable[[], Controller] = DEFAULT, name: str = "distrlcc"
+) -> None:
     """Have aioquic know a policy or scheme under a name; each connection has a controller anew.
 
     The sender is a scheme's name, a policy's file, a run's folder or a shipped policy's name, which
-    must exist when the first connection begins. It may be a function that makes a controller.
-    ``congestion_control_algorithm`` says the name.
+    is read now. It may be a function that makes a controller. ``congestion_control_algorithm`` says
+    the name. Raises DistrlccError: there is no such sender.
     """
-
-    @cache  # a sender is read at the first connection
-    def maker() -> Callable[[], Controller]:
-        if not isinstance(sender, str):
-            return sender
-        contender = contender_named(sender)
-        if contender.learned:
-            return contender.controller
-        return lambda: SchemeController(contender.scheme, now=time.monotonic_ns())
+    make = sender if callable(sender) else _maker(str(sender))
 
     def adapter(*, max_datagram_size: int) -> Adapter:
-        controller = maker()()
+        controller = make()
         step_ns = getattr(controller, "step_ns", lambda _: STEP_NS)
         return Adapter(controller, step_ns, max_datagram_size=max_datagram_size)
 
     register_congestion_control(name, adapter)
 
 
-register()
+@cache
+def _maker(sender: str) -> Callable[[], Controller]:
+    contender = contender_named(sender)
+    if contender.learned:
+        return contender.controller
+    SchemeController(contender.scheme)  # raises ConfigError at what only the simulator has
+    return lambda: SchemeController(contender.scheme, now=time.monotonic_ns())
+
+
+register(lambda: _maker(DEFAULT)())  # read at the first connection

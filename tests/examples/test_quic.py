@@ -20,7 +20,9 @@ import pytest
 from distrlcc.control.base import Controller
 from distrlcc.control.schemes import SchemeController
 from distrlcc.env.controller import PolicyController
+from distrlcc.errors import DistrlccError
 from distrlcc.evaluation.contender import contender_from_file
+from distrlcc.policy.policy_file import find_policy
 from distrlcc.types import Ack, IntervalStats
 
 pytestmark = [
@@ -88,6 +90,22 @@ def test_the_example_says_how_fast_bytes_arrived(words: tuple[str, ...]) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert " MB, intact, " in done.stdout
+
+
+def test_a_sender_is_read_when_it_is_registered(tmp_path: Path) -> None:
+    quic = pytest.importorskip("distrlcc.quic")
+    for name, why in (
+        ("cubik", "unknown policy or scheme 'cubik'"),
+        (tmp_path / "none", "no policy file"),
+        ("oracle", "unknown scheme 'oracle'"),
+    ):
+        with pytest.raises(DistrlccError, match=why):
+            quic.register(name, "mine")
+    quic.register(find_policy("aurora"), "mine")
+    from aioquic.quic.congestion.base import create_congestion_control
+
+    made = create_congestion_control("mine", max_datagram_size=1200)
+    assert made.congestion_window >= 2 * 1200
 
 
 class Relay(asyncio.DatagramProtocol):
