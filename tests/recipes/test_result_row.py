@@ -52,10 +52,11 @@ def test_rows_agree_within_the_spread_and_not_outside() -> None:
     # One run has no spread: the others' counts.
     assert _row(VALUES[:1]).differences(row) == []
     assert _row((VALUES[0] - 0.3,)).differences(row)
-    assert row.differences(_row(metric="utilisation")) == [
-        "random, utilisation: it is new; record it",
-        "random, power: it was not measured",
-    ]
+    # What only the others measured is none of these scores, and does not differ.
+    other = _row(metric="utilisation")
+    assert row.differences(other) == ["random, power: it was not measured"]
+    more = replace(row, scores={"random": row.scores["random"] | other.scores["random"]})
+    assert row.differences(more) == []
 
 
 def test_a_tenth_of_the_scores_may_differ() -> None:

@@ -59,6 +59,8 @@ def run(args: Namespace) -> int:
         print(f"page: {folder / 'reproduce.html'}")
     for line in differences:
         print(f"differs: {line}")
+    for suite, key in sorted({*row.measured()} - {*expected.measured()}):
+        print(f"new: {suite}, {key}: it is not compared; --record writes it down")
     count = len(expected.measured())
     print(f"{args.recipe}: {count - len(differences)} of {count} scores as the results say")
     return 1 if len(differences) > expected.tolerated else 0

@@ -78,11 +78,7 @@ class ResultRow:
         these runs, or below `DIGITS` units of the last digit shown. One run has no spread: then the
         other's counts.
         """
-        lines = [
-            f"{label}, {metric}: it is new; record it"
-            for label, metric in other.measured()
-            if metric not in self.scores.get(label, {})
-        ]
+        lines = []
         for label, metric in self.measured():
             if metric not in other.scores.get(label, {}):
                 lines.append(f"{label}, {metric}: it was not measured")
