@@ -43,8 +43,7 @@ def run(args: Namespace) -> int:
                 "whose bandwidth-delay products are known; take --suite dynamic"
             )
     check_report(args.out)
-    none = np.zeros(0)
-    changes = sum(len(recoveries(scenario, none, none)) for scenario in scenarios)
+    changes = [one for each in scenarios for one in recoveries(each, np.zeros(0), np.zeros(0))]
     if not changes:
         raise ConfigError(
             f"--suite {args.suite}: none of its links changes except for outages; take "
@@ -62,7 +61,7 @@ def run(args: Namespace) -> int:
         if why:
             void.append(f"{shown(contender.name)} does not count: {why}.")
             told["void"] = why
-    title = f"{changes} changes on {links}"
+    title = f"{counted(changes, 'change')} on {links}"
     table = means_table("Recovery", "scheme", rows, RECOVERY_METRICS)
     console(args.json).print(printed(table, title, void))
     emit_json(args.json, finite)
