@@ -389,6 +389,15 @@ def test_numbers_that_are_too_small_are_refused() -> None:
     assert make_vec(2, policy).num_envs == 2
 
 
+def test_a_policy_acts_on_real_numbers() -> None:
+    policy = load_policy("aurora")
+    size = policy.spec.observation_size
+    for each in (1 + 1j, "1", b"1", True, None, np.timedelta64(1, "s")):
+        with pytest.raises(ValueError, match=r"observations of type .*; expected real numbers"):
+            policy.act([each] * size)
+    assert policy.act([1] * size) == policy.act(np.ones(size, np.float16))
+
+
 def test_a_policys_memory_is_cleared_by_booleans_of_its_senders() -> None:
     policy = load_policy("one")
     policy.act(np.zeros((2, policy.spec.observation_size)))

@@ -88,10 +88,12 @@ class Policy:
         One observation ``[D]`` gives one action. Another N than before begins anew.
 
         Raises:
-            ValueError: D is not what the policy was trained on, or a value is not finite.
+            ValueError: D is not what the policy was trained on, or a value is no finite number.
         """
-        rows = np.atleast_2d(np.asarray(observation, np.float32))
-        size = self.spec.observation_size
+        given, size = np.asarray(observation), self.spec.observation_size
+        if given.dtype.kind not in "fiu":
+            raise ValueError(f"observations of type {given.dtype}; expected real numbers")
+        rows = np.atleast_2d(given.astype(np.float32))
         if rows.ndim != 2 or rows.shape[1] != size:
             raise ValueError(f"observations of shape {rows.shape}; expected [N, {size}]")
         if not np.isfinite(rows).all():
