@@ -398,6 +398,21 @@ def test_a_policy_acts_on_real_numbers() -> None:
     assert policy.act([1] * size) == policy.act(np.ones(size, np.float16))
 
 
+def test_what_is_measured_is_named_once_and_measured_as_told(tmp_path: Path) -> None:
+    trace = tmp_path / "a.up"
+    trace.write_text("1\n1000\n")
+    with pytest.raises(ConfigError, match="cubic is there twice"):
+        evaluate("cubic", "cubic")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"traces": [trace, str(trace)]}, "a.up is there twice"),
+        ({"traces": trace, "suite": tmp_path}, "trace/a.up is there twice"),
+        ({"traces": trace, "links": 1}, "links is for suite; each named trace runs"),
+    ]
+    for words, why in wrong:
+        with pytest.raises(ConfigError, match=why):
+            evaluate("cubic", **words)
+
+
 def test_a_policys_memory_is_cleared_by_booleans_of_its_senders() -> None:
     policy = load_policy("one")
     policy.act(np.zeros((2, policy.spec.observation_size)))

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from distrlcc.config import check_least, checked_seed, flat, override, to_toml, typed
 from distrlcc.env.config import EnvConfig
-from distrlcc.errors import ConfigError, in_python, reading, unknown_name
+from distrlcc.errors import ConfigError, in_python, once, reading, unknown_name
 from distrlcc.evaluation.contender import Contender, contender_from_file, contender_named, distinct
 from distrlcc.evaluation.runner import evaluate as run_links
+from distrlcc.evaluation.runner import links_of
 from distrlcc.evaluation.scores import METRICS, SchemeScores, Series, shown
 from distrlcc.evaluation.summary import summarise
 from distrlcc.extras import naming_extras, require
@@ -35,7 +36,6 @@ from distrlcc.runs.trackers import Trackers
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Flow, Link, Scenario
 from distrlcc.sim.simulator import BROKEN, Simulator
-from distrlcc.sim.suites import load_suite, trace_suite
 from distrlcc.types import NANOSECONDS, PACKET_BYTES
 
 if TYPE_CHECKING:
@@ -411,18 +411,17 @@ def evaluate(
         seeds: Runs of each link.
 
     Raises:
-        DistrlccError: There is no such sender, suite or trace.
+        DistrlccError: There is no such sender, suite or trace, or one is there twice.
     """
     check_least(1, links=links, seeds=seeds)
+    named = [one if isinstance(one, Policy) else str(one) for one in senders]
     contenders = distinct(
-        one.contender if isinstance(one, Policy) else contender_named(str(one))
-        for one in senders or (DEFAULT, "cubic", "bbr", "vegas", "copa")
+        one.contender if isinstance(one, Policy) else contender_named(one)
+        for one in once(named) or (DEFAULT, "cubic", "bbr", "vegas", "copa")
     )
-    traces = [traces] if isinstance(traces, str | Path) else traces
-    scenarios = trace_suite([str(path) for path in traces]).scenarios("test") if traces else []
-    suite = suite or ("" if traces else "random")
-    if suite:
-        scenarios = load_suite(suite).scenarios("test", links) + scenarios
+    paths = [str(one) for one in ([traces] if isinstance(traces, str | Path) else traces)]
+    suite = suite or ("" if paths else "random")
+    scenarios = links_of(suite, paths, links)
     drawn = tuple(range(min(2, len(scenarios))))
     found = [run_links(c, scenarios, seeds=seeds, series_links=drawn) for c in contenders]
     raw = tuple(scores for scores, _ in found)
@@ -437,7 +436,7 @@ def evaluate(
     }
     columns["counts"] = np.stack([one.ran for one in raw]).ravel()
     columns |= {m.key: np.stack([s.figures[m.key] for s in raw]).ravel() for m in METRICS}
-    scores = Scores(columns, raw, series, ", ".join([suite, *map(str, traces)]).strip(", "))
+    scores = Scores(columns, raw, series, ", ".join([suite, *paths]).strip(", "))
     if scores.void:
         warnings.warn(f"{len(scores.void)} runs do not count: {scores.void[0]}", stacklevel=2)
     return scores

@@ -71,7 +71,7 @@ from distrlcc.evaluation.both_worlds import ParallelFlows, compare, measure_para
 from distrlcc.evaluation.contender import KERNEL, Contender, kernel_note
 from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
 from distrlcc.evaluation.kernel_policy import kernel_work, registered
-from distrlcc.evaluation.runner import check_scenario, evaluate
+from distrlcc.evaluation.runner import evaluate, links_of
 from distrlcc.evaluation.scores import SchemeScores, Series
 from distrlcc.evaluation.summary import print_table, summarise, to_json
 from distrlcc.evaluation.tables import BELOW, printed
@@ -80,7 +80,6 @@ from distrlcc.net.kernel.tcp import KernelControl
 from distrlcc.policy.spec import DEFAULT
 from distrlcc.runs.identity import package_versions
 from distrlcc.sim.scenario import Scenario
-from distrlcc.sim.suites import load_suite, trace_suite
 
 AGAINST = "cubic,bbr,vegas,copa,reno,oracle"
 EMULATED_AGAINST = "kernel-cubic,kernel-bbr,kernel-reno"
@@ -235,17 +234,9 @@ def _evaluate(
 def _scenarios(args: Namespace) -> list[Scenario]:
     given = {name: getattr(args, name) for name in ("delay_ms", "queue", "loss")}
     link = {name: value for name, value in given.items() if value is not None}
-    if args.links and args.trace and args.suite is None:
-        raise ConfigError("--links is for --suite; each named --trace runs")
-    scenarios: list[Scenario] = []
-    if args.suite is not None or not args.trace:
-        links = args.links or (_EMULATED_LINKS if args.world == "emulated" else None)
-        scenarios += load_suite(args.suite or "random").scenarios("test", links)
-    if args.trace:
-        scenarios += trace_suite(args.trace, **link).scenarios("test")
-    for scenario in scenarios:
-        check_scenario(scenario)
-    return scenarios
+    suite = args.suite or ("" if args.trace else "random")
+    links = args.links or (_EMULATED_LINKS if suite and args.world == "emulated" else None)
+    return links_of(suite, args.trace, links, **link)
 
 
 def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:

@@ -17,14 +17,14 @@ from distrlcc.control.state import CWND, PACING
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, once
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums, share_of
 from distrlcc.plugins import blame
 from distrlcc.sim import layout as col
+from distrlcc.sim import suites
 from distrlcc.sim.scenario import Flow, Scenario
 from distrlcc.sim.simulator import BROKEN
-from distrlcc.sim.suites import check_agents, digest, with_scheme
 from distrlcc.types import NANOSECONDS, PACKET_BYTES, FloatArray, IntervalStats
 
 Indices = NDArray[np.int64]
@@ -79,14 +79,31 @@ def evaluate(
         for link, kept in steps.items()
         if (link, 0) not in reasons
     ]
-    digests = tuple(map(digest, scenarios))
+    digests = tuple(map(suites.digest, scenarios))
     scores = SchemeScores(contender.name, names, figures, contender.learned, reasons, digests)
     return scores, series
 
 
+def links_of(suite: str, traces: list[str], links: int | None, **link: Any) -> list[Scenario]:
+    """Return the test links of a suite, at most so many, and of traces; an empty name is none.
+
+    ``link`` is what `trace_suite` takes. Raises ConfigError if a link is there twice, and others.
+    """
+    if links and not suite:
+        raise ConfigError("--links is for --suite; each named --trace runs")
+    found = suites.load_suite(suite).scenarios("test", links) if suite else []
+    once(traces, "--trace: ")
+    traced = suites.trace_suite(traces, **link).scenarios("test") if traces else []
+    names = {scenario.name for scenario in found}
+    once([*names, *(scenario.name for scenario in traced)], f"--suite {suite} and --trace: ")
+    for scenario in found + traced:
+        check_scenario(scenario)
+    return found + traced
+
+
 def check_scenario(scenario: Scenario) -> None:
     """Refuse a scenario whose first flow cannot be measured alone."""
-    check_agents(scenario)
+    suites.check_agents(scenario)
     first = scenario.flows[0]
     stop_s = math.inf if first.stop_s is None else first.stop_s
     if first.packets is not None:
@@ -130,7 +147,7 @@ def loaded(
         len(scenarios), config, n_flows=n_flows, with_labels=False, joining=True, **more
     )
     for n, scenario in enumerate(scenarios):
-        batch.load(n, with_scheme(scenario, contender.scheme))
+        batch.load(n, suites.with_scheme(scenario, contender.scheme))
     if contender.preference is not None:
         batch.preference[:] = contender.preference
     return batch
