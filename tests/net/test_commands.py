@@ -54,6 +54,10 @@ def test_a_measurement_is_summed_up_and_drawn(
     assert sent["acked"] > 0
     assert sent["mbps"] > 0
     assert session["packets"] >= sent["acked"]
+    # The two count the same packets, the receiver without headers, and each says what it counts.
+    assert sent["bytes"] == 1504 * sent["acked"]
+    assert session["bytes"] == 1472 * session["packets"]
+    assert f"{session['mbps']:.2f} Mbit/s of payload" in receiver.said
     steps = sent["steps_columns"]
     assert len(steps["time"]) == sent["steps"]
     assert sent["min_rtt_ms"] / 1e3 <= steps["smoothed_rtt"][-1] + 1e-6 < 1.0

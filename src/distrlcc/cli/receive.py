@@ -37,8 +37,9 @@ def run(args: Namespace) -> int:
         if args.json or args.count:
             ended.append(received)
         figures = (
-            f"{received.seconds:.1f} s, {received.mbps:.2f} Mbit/s, {received.packets} packets, "
-            f"{received.duplicates} twice, {received.reordered} out of order"
+            f"{received.seconds:.1f} s, {received.mbps:.2f} Mbit/s of payload, "
+            f"{received.packets} packets, {received.duplicates} twice, {received.reordered} "
+            "out of order"
         )
         say(f"{shown(received.address)} ended: {received.failure or figures}")
 
