@@ -403,6 +403,14 @@ def test_what_is_measured_is_named_once_and_measured_as_told(tmp_path: Path) -> 
     trace.write_text("1\n1000\n")
     with pytest.raises(ConfigError, match="cubic is there twice"):
         evaluate("cubic", "cubic")
+    # Links of one name, which a function of a user's may give, stay apart.
+    (tmp_path / "mine.py").write_text(
+        "from distrlcc import Link, Scenario\n"
+        "def links(split, k):\n"
+        "    return Scenario('mine', Link(rate_mbps=5.0 + k), duration_s=0.5)\n"
+    )
+    found = evaluate("cubic", suite=f"{tmp_path}/mine.py:links", links=2)
+    assert found["link"].tolist() == ["mine", "mine (2)"]
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"traces": [trace, str(trace)]}, "a.up is there twice"),
         ({"traces": trace, "suite": tmp_path}, "trace/a.up is there twice"),

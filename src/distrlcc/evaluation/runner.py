@@ -87,7 +87,8 @@ def evaluate(
 def links_of(suite: str, traces: list[str], links: int | None, **link: Any) -> list[Scenario]:
     """Return the test links of a suite, at most so many, and of traces; an empty name is none.
 
-    ``link`` is what `trace_suite` takes. Raises ConfigError if a link is there twice, and others.
+    ``link`` is what `trace_suite` takes. A suite's function may repeat a name, which gets numbers.
+    Raises ConfigError if a trace is there twice, and others.
     """
     if links and not suite:
         raise ConfigError("--links is for --suite; each named --trace runs")
@@ -98,7 +99,8 @@ def links_of(suite: str, traces: list[str], links: int | None, **link: Any) -> l
     once([*names, *(scenario.name for scenario in traced)], f"--suite {suite} and --trace: ")
     for scenario in found + traced:
         check_scenario(scenario)
-    return found + traced
+    numbered = suites.unique_names(scenario.name for scenario in found + traced)
+    return [replace(one, name=n) for one, n in zip(found + traced, numbered, strict=True)]
 
 
 def check_scenario(scenario: Scenario) -> None:
