@@ -19,6 +19,7 @@ from distrlcc.evaluation.fairness import (
     run_shared,
     running_rates,
     settled,
+    to_json,
     windowed_rates,
 )
 from distrlcc.evaluation.plots import shared_link
@@ -144,6 +145,12 @@ def test_a_share_beside_a_scheme_and_alone() -> None:
     lone = fairness_of(_run((Flow(),), [[9.0] * 100]))
     assert np.isnan([lone["jain"], lone["converged"]]).all()
     assert lone["utilisation"] == pytest.approx(0.75)
+
+
+def test_no_link_hides_another_of_its_name() -> None:
+    scenarios = [Scenario("mine", LINK, (Flow(), Flow()), duration_s=s) for s in (4.0, 5.0)]
+    row = measure(contender_from_scheme("oracle"), "suite", scenarios)
+    assert list(to_json([row])["suites"]["suite"]["oracle"]["links"]) == ["mine", "mine (2)"]
 
 
 def test_flows_that_know_the_link_share_it_alike() -> None:

@@ -32,6 +32,7 @@ from distrlcc.evaluation.summary import MeanInterval, figure, means_table, over_
 from distrlcc.evaluation.tables import Table
 from distrlcc.sim import layout as col
 from distrlcc.sim.scenario import Scenario
+from distrlcc.sim.suites import unique_names
 from distrlcc.types import NANOSECONDS, FloatArray
 
 WINDOW_S = 1.0
@@ -288,7 +289,8 @@ def to_json(rows: Sequence[SuiteFairness]) -> dict[str, Any]:
     suites: dict[str, Any] = {}
     for row in rows:
         overall = {key: value.to_json(tails=True) for key, value in row.overall.items()}
-        links = {r.scenario.name: _link(r, row.values[:, n]) for n, r in enumerate(row.runs)}
+        names = unique_names(run.scenario.name for run in row.runs)
+        links = {k: _link(row.runs[n], row.values[:, n]) for n, k in enumerate(names)}
         told = {"learned": row.learned, "overall": overall}
         told |= {"void_runs": [asdict(run) for run in row.void], "links": links}
         suites.setdefault(row.suite, {})[row.contender] = told
