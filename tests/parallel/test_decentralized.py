@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,9 +22,10 @@ from benchmarks.bench_parity import check_parity
 from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import ConfigError, GroupError
-from distrlcc.parallel.decentralized import check_sync
+from distrlcc.parallel.decentralized import ElasticGroup, check_sync
 from distrlcc.parallel.launcher import Launcher
 from distrlcc.parallel.membership import Member
+from distrlcc.parallel.process_group import Quorum
 from distrlcc.parallel.start import TrainJob
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
@@ -252,6 +254,62 @@ def test_whose_weights_differ_is_judged_by_the_majority(checksums: str, named: s
     if caught is not None:
         found = [str(slot) for slot in range(len(members)) if f"rank {slot} " in str(caught.value)]
         assert ("".join(found), caught.value.exit_code) == (named, 1)
+
+
+class _Meeting:
+    """A group of two threads, as `ElasticGroup` uses one."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self.members, self.size = members, len(members)
+        self.barrier, self.kept = threading.Barrier(self.size), dict[int, Any]()
+
+    def seen_by(self, rank: int) -> Any:
+        def gathered(own: Any) -> dict[int, Any]:
+            self.kept[rank] = own
+            self.barrier.wait(60.0)
+            found = dict(self.kept)
+            self.barrier.wait(60.0)
+            return found
+
+        return SimpleNamespace(
+            **{"rank": rank, "members": self.members, "size": self.size, "leads": rank == 0},
+            sum=lambda numbers: sum(gathered(numbers).values()),
+            broadcast=lambda data, source: gathered(data)[source],
+        )
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_who_learned_as_much_apart_goes_on_from_rank_0(apart: bool) -> None:
+    # Both have made update 29 of the same saved run, each alone, and meet.
+    meeting = _Meeting([Member(slot, f"{slot}-x", "10.0.0.1", 7 + slot) for slot in range(2)])
+    quorum, found = Quorum((), (), 0, True, False, True), dict[int, Any]()
+
+    def go_on(rank: int) -> None:
+        state: dict[str, Any] = {"learner": {"w": np.full(3, float(rank * apart))}, "update": 29}
+        held: Any = SimpleNamespace(
+            learner=SimpleNamespace(shared_state=lambda: state["learner"]),
+            **{"shared_state": lambda: state, "load_shared_state": state.update},
+            **{"paused": lambda: False, "counters": SimpleNamespace(update=29)},
+        )
+        batch = SimpleNamespace(steps=8)
+        kept = {"rows": {29: {"of": rank}}, "saved": (28, ""), "close": lambda: None}
+        recorder: Any = SimpleNamespace(**kept, lead=lambda may_go_back: False)
+        group = ElasticGroup(meeting.seen_by(rank), SimpleNamespace(), recorder)  # type: ignore[arg-type]
+        other = group._go_on_together(held, batch, quorum)
+        found[rank] = other, batch.steps, state["learner"]["w"][0], recorder.rows, group._events
+
+    threads = [threading.Thread(target=go_on, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    said = (
+        "other weights: rank 1 (process 8 on 10.0.0.1); all go on from those of rank 0 (process 7"
+    )
+    events = [f"{said} on 10.0.0.1)"] * apart
+    own = {29: {"of": 0}}
+    assert found[0] == (False, 8, 0.0, own, events)
+    assert found[1] == (apart, 8 * (not apart), 0.0, own if apart else {29: {"of": 1}}, events)
 
 
 def test_a_slow_rank_is_cut_short_and_only_where_it_may_be(tmp_path: Path) -> None:

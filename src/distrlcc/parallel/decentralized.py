@@ -215,7 +215,8 @@ class ElasticGroup:
 
         A new rank 0 opens the run, and writes the rows that the last one did not write. The saved
         state may be of another history, if another group saved it meanwhile or this one has just
-        begun. Then all go on from it: only one history of a run goes on.
+        begun. So may be the state of a rank that learned as much apart from the others. Then all go
+        on from rank 0's: only one history of a run goes on.
         """
         other = False
         if quorum.behind or (quorum.ready and state.paused()):
@@ -225,18 +226,25 @@ class ElasticGroup:
         went_back = self._recorder.lead(may_go_back=True)
         if went_back and batch is not None:
             batch.steps = 0
-        if self.greatest(went_back):
+        back = bool(self.greatest(went_back))
+        first, *sums = self._by_rank(checksum(state.learner.shared_state()))
+        members = self._group.members
+        apart = [str(m) for m, each in zip(members[1:], sums, strict=True) if each != first]
+        if apart and not back:
+            taken = f"{', '.join(apart)}; all go on from those of {members[0]}"
+            self._events.append(f"other weights: {taken}")
+        if apart or back:
             other = self._receive(state, batch, 0) or went_back or other
         return other
 
     def _receive(self, state: RunState, batch: Any, source: int) -> bool:
-        """Broadcast a rank's state; say whether this rank's was older, and empty its batch then.
+        """Broadcast a rank's state; say whether this rank's was another, and empty its batch then.
 
         With it go the rows since the newest checkpoint, and who left and joined: a receiver may be
         the next rank 0. Raises GroupError at an invalid state; CheckpointError at another run's.
         """
-        group, update = self._group, state.counters.update
-        recorder = self._recorder
+        group, recorder = self._group, self._recorder
+        before = checksum(state.learner.shared_state())
         if group.rank == source:
             own: dict[str, Any] = {"rows": recorder.rows, "saved": list(recorder.saved)}
             own["events"] = self._events
@@ -251,7 +259,7 @@ class ElasticGroup:
         state.load_shared_state(newest)
         recorder.rows, recorder.saved, self._events = rows, saved, events
         recorder.close()  # one that leads may have written rows of its own
-        if state.counters.update == update:
+        if checksum(state.learner.shared_state()) == before:
             return False
         if batch is None:  # its environments must not repeat what was seen
             state.source.load_state_dict(newest)
