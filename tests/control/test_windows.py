@@ -128,6 +128,33 @@ def test_pacing_is_windows_per_smoothed_round_trip() -> None:
     assert control.apply(chosen, chosen)[1][0] == pytest.approx(2 * 30 / 0.06)
 
 
+def test_a_queue_without_room_is_paced_gently_until_losses_end() -> None:
+    control = WindowControl(1, 1.5, 0.05)
+    chosen = np.array([100.0]), np.zeros(1)
+
+    def windows_a_round_trip(*step: float) -> float:
+        control.observe(seen(*step))
+        cwnd, rate = control.apply(chosen, chosen)
+        return float(rate[0] * control.state[0, windows.SRTT] / cwnd[0])
+
+    # 2,000 packets/s in 50 ms: a packet takes 0.5 ms, and two of them 1 ms.
+    assert windows_a_round_trip(100) == pytest.approx(1.5)
+    assert windows_a_round_trip(98, 2) == pytest.approx(1.05)
+    for _ in range(9):  # for ten round trips
+        assert windows_a_round_trip(100) == pytest.approx(1.05)
+    for _ in range(2):
+        after = windows_a_round_trip(100)
+    assert after == pytest.approx(1.5)
+    # Losses from a queue that holds more, by the path's least RTT ever, are no such sign.
+    windows_a_round_trip(98, 2)
+    for _ in range(9):
+        after = windows_a_round_trip(100, 1, 0.0515)
+    assert after == pytest.approx(1.5)
+    slower = WindowControl(1, 1.0, 0.05)
+    slower.observe(seen(98, 2))
+    assert slower.apply(chosen, chosen)[1][0] == pytest.approx(100 / 0.05)
+
+
 def run(config: EnvConfig, link: Link, seconds: float) -> LinkBatch:
     """Run a policy that doubles its window in each step."""
     batch = LinkBatch(1, config)

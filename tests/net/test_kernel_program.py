@@ -270,7 +270,7 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
     memory = trial.memory
     memory["connection"], memory["mode"] = np.zeros((), layout.CONNECTION), GUARD
     connection, state = memory["connection"], np.zeros((1, windows.STATE_SIZE))
-    rng, now, delivered = np.random.default_rng(0), 0.0, 0
+    rng, now, delivered, room = np.random.default_rng(0), 0.0, 0, list[tuple[bool, bool]]()
     for k in range(1500):
         # A round trip of a hundred packets; loss and queue are others after 20.
         if k % 20 == 0:
@@ -291,12 +291,21 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
         last, delivered = delivered, delivered + acked
         memory["ack"] = (round(1e6 * now), acked, lost, 100, last, delivered, 0, 0, 0, 0, 0)
         connection["cwnd"] = 100 * ONE
+        connection["srtt"] = 8e6 * state[0, windows.SRTT]
+        connection["lately"] = layout.RATE_ONE * state[0, windows.TOP]
         trial.run()
         guard = connection["guard"]
         assert (guard["on"], guard["entries"]) == tuple(state[0, [windows.ON, windows.ENTRIES]])
+        # Whether the queue has no room decides on the pacing.
+        held = np.array([[100.0], [0.0]])
+        windows.hold(state, held[0], held, np.zeros(1, np.bool_), 1.5, 0.05)
+        gentle = held[1, 0] * state[0, windows.SRTT] < 1.1 * held[0, 0]
+        room.append((gentle, bool(guard["no_room"])))
         if guard["on"]:
             assert guard["window"] / ONE == pytest.approx(state[0, windows.WINDOW], rel=0.02)
     assert state[0, windows.ENTRIES] > 4
+    assert 100 < sum(gentle for gentle, _ in room) < 1400
+    assert np.mean([one == other for one, other in room]) > 0.98
 
 
 @pytest.mark.parametrize(("held", "noisy"), [(0.004, 2), (0.05, 0)])

@@ -43,6 +43,12 @@ def test_the_same_id_is_the_same_link_everywhere() -> None:
             scenario_by_id(bad)
 
 
+@pytest.mark.parametrize("name", [name for name in SUITES if SUITES[name].held_out >= 24])
+def test_training_has_as_many_links_as_it_wants(name: str) -> None:
+    for index in np.random.default_rng(0).integers(0, 2**40, 300):
+        assert SUITES[name].scenario("train", int(index)).name
+
+
 def test_one_link_of_a_users_suite_has_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
     house = f"{Path(__file__).parents[2]}/examples/plugins/suite.py:house"
     monkeypatch.setitem(SUITES.registered, "home", house)

@@ -24,6 +24,9 @@ The guard is outside the network, so that no policy can do much harm.
 * Noise is the least mean RTT of a round less the least RTT, both of the last one to two `WINDOW_S`.
   A path is noisy no more after `QUIET_S` with half of that: the longer, the more often it was so.
 
+Pacing sends so many windows a round trip, but at most `GENTLE` into a queue without room. There a
+flow lost packets in its last `LOSS_RTTS` round trips, and fewer than `ROOM` of its own wait.
+
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.
 """
@@ -45,6 +48,7 @@ QUEUED, UNQUEUED, SIGMAS = 0.5, 3.0, 1.5
 WINDOW_S, NOISY_ROUNDS, NOISY_PACKETS = 4.0, 12, 8
 NOISE, NOISE_OF_PATH, SPREAD, UNEVEN = 0.004, 1 / 32, 0.00175, 1.5
 QUIET_S, MOST_CWND = 10.0, 32768.0
+GENTLE, ROOM, LOSS_RTTS = 1.05, 2.0, 10.0
 LEAST_S, MOST_LONGER = 10.0, 4.0
 """The least RTT follows a longer path in this time, s, to so many times the least ever."""
 _FADE = 1 / 16  # part of the greatest delivery rate that is forgotten in each round trip
@@ -65,7 +69,8 @@ AGE, LOWEST, CALMEST, EVENEST, BEFORE = 23, 24, 25, 26, 27
 NOISY, QUIET = 30, 31  # noisy rounds in a row; time since the last that was half as noisy, s
 SLOW = 32  # 1 in slow start
 SHORT_ENTRIES, NOISY_ENTRIES, OUTSIDE_TIME = 33, 34, 35  # times outside by cause, and how long, s
-STATE_SIZE = 36
+LOST_LATELY = 36  # for how long a loss still counts as one of the last round trips, s
+STATE_SIZE = 37
 OUTSIDE = 2.0
 
 
@@ -196,6 +201,8 @@ def observe(rows: FloatArray, seen: FloatArray, bound: float, held: float) -> No
         weight = min(duration / s[LEAST], 1.0)
         s[RATE] += (1.0 if s[RATE] == 0.0 else weight) * (acked / duration - s[RATE])
         s[TOP] = max(s[RATE], s[TOP] * (1.0 - _FADE * weight))
+        lately = LOSS_RTTS * max(s[SRTT], duration)
+        s[LOST_LATELY] = lately if lost > 0.0 else s[LOST_LATELY] - duration
         s[EPOCH] += duration
         if s[ON] > 0.0:
             _follow_cubic(s, lost, inflight)
@@ -254,7 +261,9 @@ def hold(
             cwnd = s[WINDOW] if s[ON] == OUTSIDE else max(cwnd, MIN_CWND)
             lowered[n] = cwnd < chosen[0, n] or s[ON] == OUTSIDE
         if pacing > 0.0:
-            chosen[1, n] = pacing * cwnd / max(s[SRTT], 1e-6) if s[SRTT] > 0.0 else 0.0
+            no_room = s[LOST_LATELY] > 0.0 and (s[SRTT] - s[EVER]) * s[TOP] < ROOM
+            gain = min(pacing, GENTLE) if no_room else pacing
+            chosen[1, n] = gain * cwnd / max(s[SRTT], 1e-6) if s[SRTT] > 0.0 else 0.0
         chosen[0, n] = cwnd
 
 

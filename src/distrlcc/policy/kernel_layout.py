@@ -70,7 +70,7 @@ POLICY = _struct(
     (LAYER, "layers", MAX_LAYERS),
     ("<i8", "biases", MAX_BIASES),
     ("<u4", "weights", MAX_WEIGHTS + MAX_COLUMNS),
-    ("<u8", "none", 5),
+    ("<u8", "none", 6),
 )
 CONTROL_TYPE = _struct(
     ("<u4", "generation operations policies stats"),
@@ -99,6 +99,7 @@ GUARD = _struct(
     ("<u4", "round reduced bad calm entries on"),
     ("<u8", "noise_acked noise_sum noise_count noise_least noise_begun window_begun quiet"),
     ("<u8", "lowest before", 3),
+    ("<u8", "lossy_until no_room"),
     ("<u4", "noise_round noisy noisy_entries slow"),
 )
 CONNECTION = _struct(

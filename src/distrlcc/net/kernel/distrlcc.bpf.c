@@ -171,6 +171,7 @@ static __always_inline void apply(struct sock *sk, struct connection *c, __u64 s
 	__u64 gain = p->gain_q8, most = sk->sk_max_pacing_rate;
 
 	srtt = srtt ? srtt : 1000;
+	gain = c->guard.no_room ? least(gain, GENTLE) : gain;
 	/* Without a rate TCP would wait for large bursts, and not fill the window. */
 	rate = ((cwnd * tp->mss_cache * SECOND_US / srtt) * gain) >> 8;
 	if (c->rate && !c->guard.on) {

@@ -25,6 +25,9 @@
 #define NOISE_OF_PATH 5 /* a shift: 1/32 of the least RTT */
 #define SPREAD_US 1750
 #define QUIET_US 10000000ULL
+#define GENTLE 269 /* 1.05 */
+#define ROOM 2
+#define LOSS_RTTS 10
 
 /* The cubic begins where the window is. */
 static __always_inline void begin_epoch(struct guard *g, struct acked *a)
@@ -182,6 +185,19 @@ static __always_inline void leave_or_stay(struct connection *c, struct acked *a)
 	g->noisy_entries += !is_short;
 }
 
+/* Whether packets were lost lately while hardly any of its own wait: the queue has no room. */
+static __always_inline bool has_no_room(struct connection *c, struct acked *a)
+{
+	__u64 srtt = c->srtt >> 3, waiting = greatest(srtt - c->now.min_rtt, 0);
+
+	if (a->lost)
+		c->guard.lossy_until = a->now + LOSS_RTTS * greatest(srtt, POLICY_OF(c)->step_us);
+	if (!c->lately || a->now >= c->guard.lossy_until)
+		return 0;
+	/* The rate has 16 bits after the point. */
+	return least(waiting, MOST_US) * ((__u64)c->lately >> 8) < ROOM * 1000000ULL << 8;
+}
+
 /* Takes one acknowledgement in; moves c->cwnd where the guard is on. */
 __noinline int guard(struct connection *c, struct acked *a)
 {
@@ -216,6 +232,7 @@ __noinline int guard(struct connection *c, struct acked *a)
 	else if (g->on == OUTSIDE) /* a swap */
 		leave_guard(c, a);
 	/* The epoch's loss. */
+	g->no_room = has_no_room(c, a);
 	g->packets += a->acked + a->lost;
 	g->lost += a->lost;
 	g->least = least_of(g->least, c->now.rtt_min);

@@ -37,7 +37,7 @@ struct policy {
 	struct layer layers[MAX_LAYERS]; /* dense ones, the recurrent one, one behind it, the head */
 	__s64 biases[MAX_BIASES];
 	__u32 weights[MAX_WEIGHTS + MAX_COLUMNS]; /* weight * 2^WEIGHT_SHIFT + 2^31 */
-	__u64 none[5]; /* so that the size is no earlier layout's; a new layout needs another */
+	__u64 none[6]; /* so that the size is no earlier layout's; a new layout needs another */
 };
 
 struct control {
@@ -89,7 +89,7 @@ struct guard {
 	 * least: their least RTT, mean RTT and spread.
 	 */
 	__u64 noise_acked, noise_sum, noise_count, noise_least, noise_begun, window_begun, quiet;
-	__u64 lowest[3], before[3];
+	__u64 lowest[3], before[3], lossy_until, no_room; /* us; until then a loss counts */
 	__u32 noise_round, noisy, noisy_entries, slow;
 };
 
