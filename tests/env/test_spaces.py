@@ -16,6 +16,7 @@ from distrlcc.env.observations import (
     Indigo,
     IndigoMinRtt,
     ScaleFree,
+    ScaleFreeNoise,
     ScaleFreeRecent,
     ScaleFreeSpread,
 )
@@ -95,6 +96,19 @@ def _path(space: ScaleFree, rtt: float, steps: int, cwnd: float = 40.0) -> np.nd
     for _ in range(steps):
         features = space.observe(stats)
     return np.asarray(features[0])
+
+
+def test_a_link_of_ten_gigabit_looks_like_one_of_300_megabit() -> None:
+    """The window, ACKs and queue are told as those of 25,000 packets/s; ratios are as they are."""
+    one, ten = ScaleFreeNoise(1), ScaleFreeNoise(1)
+    rtts = {"rtt_last": 0.012, "rtt_min": 0.01, "min_rtt": 0.01}
+    packets = {"sent": 250, "acked": 250, "cwnd": 250, "inflight": 300, "rtt_sum": 250 * 0.012}
+    for _ in range(20):
+        slow = interval_stats(duration=0.01, **rtts, **packets)
+        fast = replace(slow, **{name: 30 * getattr(slow, name) for name in packets})
+        told, seen = one.observe(slow)[0], ten.observe(fast)[0]
+    assert seen == pytest.approx(told, abs=1e-3)
+    assert seen[[6, 13]] == pytest.approx([np.log(250) - 4, np.log1p(250) - 2])
 
 
 def test_recent_features_begin_with_the_scale_free_ones_and_silence_counts_as_delay() -> None:

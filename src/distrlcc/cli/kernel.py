@@ -23,7 +23,7 @@ _NAME = "distrlcc"
 _POLICY = """
     policy? POLICY =one  a policy's file, a run, or the name of a shipped policy
 """
-_SUITES = ("random", "dynamic", "cellular", "slow", "shared-4")
+_SUITES = ("random", "dynamic", "cellular", "slow", "fast", "shared-4")
 _LINKS, _SECONDS = 8, 10.0
 _SAME = 0.999  # least share of the same decisions
 

@@ -84,6 +84,7 @@ SCALE_FREE, RECENT, SPREAD, NOISE = 14, 23, 28, 33
 as the one before."""
 WINDOW_S = 4.0  # the minimum RTT is taken over one to two windows of this length, s
 RECENT_RTTS = 2.0  # the recent minimum RTT is taken over one to two windows of so many of itself
+FASTEST = 25_000.0  # packets/s, 300 Mbit/s: a faster flow sees its packets as those of this rate
 DOWN, UP = 1 / 8, 1 / 64  # part of the way that the quantile goes down or up in a step with samples
 
 # Columns of a sender's row: what `ScaleFree` keeps, what `ScaleFreeRecent` keeps, the rest.
@@ -109,6 +110,12 @@ def _windowed_least(s: Any, window: int, seen: Any, window_s: float, rtt: float)
     if seen[1] > 0.0:
         s[least] = min(s[least], rtt)
     return min(s[least], s[before])
+
+
+@njit_inner
+def _scale(path: float, cwnd: float) -> Any:
+    """Return what the packets of a flow of a rate above `FASTEST` count for."""
+    return min(FASTEST * path / cwnd, 1.0)
 
 
 @njit_inner
@@ -143,17 +150,18 @@ def _scale_free(s: Any, seen: Any, elements: Any) -> Any:
     s[LOSS] += 0.1 * (loss - s[LOSS])
     # The elements, in order.
     cwnd = max(cwnd, 1.0)
+    scale = _scale(path, cwnd)
     elements[0], elements[1], elements[2] = delay, s[SLOW_DELAY], change
     for k in range(3):
         elements[3 + k] = math.log((s[FAST + k] * path + 0.1) / cwnd)
-    elements[6] = math.log(cwnd) - 4.0
+    elements[6] = math.log(cwnd * scale) - 4.0
     elements[7] = math.log(path * 30.0)
     elements[8], elements[9] = loss, s[LOSS]
     elements[10] = math.log1p(s[IDLE] / path)
     # Slow start is over by then, and what was learned in short episodes holds later.
     elements[11] = min(math.log1p(s[AGE] / path), 3.0) - 3.0
     elements[12] = min(inflight / cwnd, 2.0)
-    elements[13] = math.log1p(acked) - 2.0
+    elements[13] = math.log1p(acked * scale) - 2.0
     return path
 
 
@@ -195,7 +203,8 @@ def _recent(s: Any, seen: Any, path: float, elements: Any) -> Any:
     elements[19] = window - s[CWND_FAST]
     elements[20] = window - s[CWND_SLOW]
     waiting = min(max(rtt / path - 1.0, 0.0), 400.0)
-    elements[21] = math.log1p(s[FAST] * path * waiting)
+    scale = _scale(path, cwnd)
+    elements[21] = math.log1p(s[FAST] * path * waiting * scale)
     elements[22] = _log_ratio(path, max(min_rtt, LEAST_PATH) if min_rtt > 0.0 else path)
     return recent
 

@@ -153,9 +153,21 @@ __noinline __s64 rate_of(struct connection *c)
 		     MOST_RATE);
 }
 
+/* What the packets of a flow that is faster than 25,000 of them a second count for, at most ONE. */
+__noinline __u64 scale_of(struct connection *c, __u64 min_rtt)
+{
+	__u64 packets;
+
+	if (!c)
+		return ONE;
+	packets = greatest(c->cwnd, ONE) >> (SHIFT - 8);
+	return least((least(min_rtt, MOST_US) << (SHIFT + 8)) / (40 * (packets | !packets)), ONE);
+}
+
 __noinline int see_rates(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 {
 	__s64 rate = rate_of(c), weight, lost, cwnd;
+	__u64 scale = scale_of(c, min_rtt);
 
 	if (!c)
 		return 0;
@@ -175,13 +187,13 @@ __noinline int see_rates(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 	c->observation[3] = share_of(c->fast, min_rtt, ln_cwnd);
 	c->observation[4] = share_of(c->slow, min_rtt, ln_cwnd);
 	c->observation[5] = share_of(c->top, min_rtt, ln_cwnd);
-	c->observation[6] = ln_cwnd - 4 * ONE;
+	c->observation[6] = ln_cwnd + ln(scale) - ln(ONE) - 4 * ONE;
 	c->observation[8] = lost;
 	c->observation[9] = c->loss;
 	cwnd = greatest(c->cwnd, ONE);
 	c->observation[12] = least(((__u64)least(c->now.inflight, MOST_PACKETS) << 2 * SHIFT) /
 				   (__u64)(cwnd | !cwnd), 2 * ONE);
-	c->observation[13] = ln(c->now.acked + 1) - 2 * ONE;
+	c->observation[13] = ln(c->now.acked * scale + ONE) - ln(ONE) - 2 * ONE;
 	return 0;
 }
 
@@ -215,7 +227,8 @@ __noinline __u64 see_recent(struct connection *c, __u64 min_rtt, __s64 ln_cwnd)
 	if (c->now.acked && c->now.rtt_count)
 		mean = (c->now.rtt_sum << 4) / c->now.rtt_count;
 	mean = clip(mean - (__s64)(min_rtt << 4), 0, MOST_US << 4);
-	c->observation[21] = ln((c->fast >> 4) * mean + RATE_SECOND) - ln(RATE_SECOND);
+	rate = mul(c->fast, scale_of(c, min_rtt));
+	c->observation[21] = ln((rate >> 4) * mean + RATE_SECOND) - ln(RATE_SECOND);
 	unseen = c->now.min_rtt ? greatest(c->now.min_rtt, LEAST_PATH_US) : min_rtt;
 	c->observation[22] = clip(ln_min - ln(unseen), 0, LN_400);
 	return recent;
