@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,13 @@ from distrlcc.errors import ConfigError, GroupError
 from distrlcc.parallel.admission import handshake
 from distrlcc.parallel.interface import LOOPBACK, Interface, check_private
 from distrlcc.parallel.launcher import Launcher
-from distrlcc.parallel.membership import _torchft
-from distrlcc.parallel.process_group import ProcessGroup, checked_device
+from distrlcc.parallel.membership import Member, _torchft
+from distrlcc.parallel.process_group import (
+    PeerLostError,
+    ProcessGroup,
+    RunEndedError,
+    checked_device,
+)
 from distrlcc.parallel.store import Master, connect, raise_to, sockets_to
 from distrlcc.runs.identity import identity
 from distrlcc.runs.options import RankSpec
@@ -364,3 +370,32 @@ def test_nccl_speaks_where_its_user_trusts_all_who_listen() -> None:
     check_private(open_to_all := Interface("eth0", "10.0.0.1"), named=True)
     with pytest.raises(ConfigError, match=r"^NCCL would speak over eth0 .*--interface"):
         check_private(open_to_all, named=False)
+
+
+def test_a_run_that_ends_while_a_group_cannot_be_built_is_not_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The quorum stays the same: a member of it was frozen while the others finished.
+    members = [Member(slot, f"{slot}-x", "10.0.0.1", 7) for slot in range(2)]
+    group, ended, built = object.__new__(ProcessGroup), [False, True], list[int]()
+    monkeypatch.setattr(group, "spec", RankSpec("127.0.0.1", 1, 0, 2), raising=False)
+    names = {"_broken": False, "_builds": 0, "key": "", "members": [], "_quorum": 0}
+    for name, value in names.items():
+        monkeypatch.setattr(group, name, value, raising=False)
+
+    def agreed(*_: object, broken: bool, **__: object) -> list[Member]:
+        return [replace(member, broken=broken) for member in members]
+
+    membership = SimpleNamespace(agree=agreed, quorum=5, name="0-x")
+    monkeypatch.setattr(group, "_membership", membership, raising=False)
+    monkeypatch.setattr(group, "_from_store", lambda *_: ended.pop(0))
+
+    def build(_: list[Member]) -> None:
+        built.append(1)
+        group._broken = True
+        raise PeerLostError("timed out")
+
+    monkeypatch.setattr(group, "_build", build)
+    with pytest.raises(RunEndedError, match="nothing to join"):
+        group.agree(3, ready=True)
+    assert len(built) == 1

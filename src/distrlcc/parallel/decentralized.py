@@ -137,7 +137,7 @@ class ElasticGroup:
                     state.start_clock()
                 safe = state.shared_state()
                 self._ended |= any(member.ends for member in group.members)
-                if self._ended or not quorum.ready:
+                if self._ended or state.over or not quorum.ready:
                     self._paces = ()
                     return None
                 # Learn; a rank without a batch takes part in every exchange.

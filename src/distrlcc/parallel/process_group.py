@@ -150,14 +150,13 @@ class ProcessGroup:
             # May the run go on?
             if left and not self.spec.elastic:
                 raise GroupError(f"{', '.join(map(str, left))} is gone")
-            # Others may have come and gone while this member was frozen.
-            quorum = self._membership.quorum
-            changed, self._quorum = quorum != self._quorum, quorum
-            if changed and self._from_store(at_master.has_ended, False, self.spec.attempt):
-                raise RunEndedError("the run has ended; there is nothing to join")
             # Build the group anew unless all are in the same one and it is whole.
-            groups = Counter(member.group for member in members)
-            anew = changed or len(groups) > 1 or any(member.broken for member in members)
+            quorum, groups = self._membership.quorum, Counter(member.group for member in members)
+            anew = quorum != self._quorum or len(groups) > 1 or any(m.broken for m in members)
+            self._quorum = quorum
+            # Others may have come and gone while this member was frozen.
+            if anew and self._from_store(at_master.has_ended, False, self.spec.attempt):
+                raise RunEndedError("the run has ended; there is nothing to join")
             if anew:
                 try:
                     self._build(members)
