@@ -125,7 +125,7 @@ class World:
         self.closed = False
         self.master = True
         self.kept: dict[bytes, bytes] = {}
-        self.watchers: list[_Fiber] = []
+        self.watchers: list[tuple[_Fiber, int]] = []
         self.lighthouse = Lighthouse(self)
         self.meshes: dict[str, _Mesh] = {}
         self.cut: dict[tuple[int, int], float] = {}
@@ -153,9 +153,9 @@ class World:
         process.fibers.append(fiber)
         self.wake(fiber, 0.0)
 
-    def wake(self, fiber: _Fiber, delay: float, value: Any = None) -> None:
-        """End a fiber's present wait after a while, unless something else does first."""
-        turn = fiber.turn
+    def wake(self, fiber: _Fiber, delay: float, value: Any = None, turn: int | None = None) -> None:
+        """End a fiber's wait after a while, if it lasts: the present one, or that of ``turn``."""
+        turn = fiber.turn if turn is None else turn
 
         def resume() -> None:
             process = fiber.process
@@ -372,8 +372,8 @@ class _Store:
             kept[key.encode()] = data
             world = World.newest
             told, world.watchers = world.watchers, []
-            for fiber in told:
-                world.wake(fiber, 0.0)
+            for fiber, turn in told:
+                world.wake(fiber, 0.0, turn=turn)
 
         self._call(put)
 
@@ -410,7 +410,7 @@ class _Store:
         while not self.check(keys):
             if world.now >= deadline:
                 raise RuntimeError(f"wait timeout for {keys}")
-            world.watchers.append(fiber)
+            world.watchers.append((fiber, fiber.turn))
             world.wait(min(deadline - world.now, 1.0))
 
 
@@ -434,8 +434,8 @@ class _Mesh:
         self.ranks: dict[int, _Process] = {}
         self.gone: set[int] = set()
         self.sent: dict[tuple[int, int], deque[Any]] = {}
-        self.waiting: dict[tuple[int, int], _Fiber] = {}
-        self.joining: list[_Fiber] = []
+        self.waiting: dict[tuple[int, int], tuple[_Fiber, int]] = {}  # who, and in which wait
+        self.joining: list[tuple[_Fiber, int]] = []
 
     def close(self, process: _Process) -> None:
         """Have the others see, after what was sent, that a process has closed its connections."""
@@ -445,8 +445,8 @@ class _Mesh:
             self.gone.add(rank)
             for other in self.ranks:
                 self._send(world, rank, other, None)
-            for fiber in self.joining:
-                world.wake(fiber, world.latency())
+            for fiber, turn in self.joining:
+                world.wake(fiber, world.latency(), turn=turn)
 
     def send(self, rank: int, other: int, data: torch.Tensor) -> None:
         self._send(World.newest, rank, other, data.clone())
@@ -459,7 +459,7 @@ class _Mesh:
         queue.append((when, data))
         waiting = self.waiting.get((rank, other))
         if waiting is not None:
-            world.wake(waiting, when - world.now)
+            world.wake(waiting[0], when - world.now, turn=waiting[1])
 
     def receive(self, rank: int, other: int, limit: float) -> torch.Tensor:
         """Wait for what ``other`` has sent."""
@@ -467,13 +467,12 @@ class _Mesh:
         assert isinstance(fiber, _Fiber)
         deadline = world.now + limit
         queue = self.sent.setdefault((other, rank), deque())
-        self.waiting[other, rank] = fiber
         while not (queue and queue[0][0] <= world.now):
             if rank in self.gone or world.now >= deadline:
                 raise RuntimeError("timed out" if world.now >= deadline else "closed")
             until = min(deadline, queue[0][0] if queue else deadline)
+            self.waiting[other, rank] = fiber, fiber.turn
             world.wait(max(until - world.now, 1e-6))
-        del self.waiting[other, rank]
         data: torch.Tensor | None = queue[0][1]
         if data is None:  # closed for good
             raise RuntimeError("connection closed by peer")
@@ -528,12 +527,12 @@ class _Dist:
         process.groups[store.prefix] = mesh
         fiber: Any = greenlet.getcurrent()
         deadline = world.now + 5 * timeout.total_seconds()
-        for other in mesh.joining:
-            world.wake(other, world.latency())
-        mesh.joining.append(fiber)
+        for other, turn in mesh.joining:
+            world.wake(other, world.latency(), turn=turn)
         while len(mesh.ranks) < world_size and not mesh.gone:
             if world.now >= deadline:
                 raise RuntimeError("connecting timed out")
+            mesh.joining.append((fiber, fiber.turn))
             world.wait(deadline - world.now)
         if mesh.gone:
             raise RuntimeError("a peer is gone")
