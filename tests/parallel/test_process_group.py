@@ -292,6 +292,27 @@ def test_a_leader_that_was_replaced_hears_of_it(monkeypatch: pytest.MonkeyPatch)
         assert not group.still_leads()
 
 
+def test_an_epoch_that_another_raised_meanwhile_stays(master: Master) -> None:
+    store = connect(replace(LOCAL, port=master.port), 1.0)
+
+    class Frozen:
+        """Sees nothing there, and stands still while others go on."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def check(self, keys: list[str]) -> bool:
+            found = bool(store.check(keys))
+            if not found:
+                store.set("epoch", "5")
+            return found
+
+    assert raise_to(Frozen(), 2) == 5
+    for there in ("5", "x", b"\xff", "9" * 5000):  # what no leader wrote is replaced
+        store.set("epoch", there)
+        assert raise_to(store, 6) == raise_to(store, 4) == 6
+
+
 def test_a_master_that_says_nothing_is_given_up(master: Master) -> None:
     line = _refused(replace(LOCAL, port=master.port, slot=1, size=2), identity(Settings()))
     assert "did not send '0/identity' within 1 s" in line

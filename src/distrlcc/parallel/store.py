@@ -185,10 +185,14 @@ def wait_for_attempt(spec: RankSpec, least: int) -> int:
 
 def raise_to(store: Any, epoch: int) -> int:
     """Raise the leader's epoch to ``epoch`` if that is higher; return the current epoch."""
-    while (found := max(number_in(store, _EPOCH), 0)) < epoch:
-        if found == 0 and store.check([_EPOCH]):  # no leader wrote that
+    while (found := max(_number(there := _text(store, _EPOCH)), 0)) < epoch:
+        try:
+            expected = there.decode()
+        except UnicodeDecodeError:  # no leader wrote that
             store.delete_key(_EPOCH)
-        store.compare_set(_EPOCH, str(found) if found else "", str(epoch))
+            expected = ""
+        # Only in the place of what was read: another may have raised it since.
+        store.compare_set(_EPOCH, expected, str(epoch))
     return found
 
 
@@ -204,7 +208,14 @@ def has_ended(store: Any, attempt: int) -> bool:
 
 def number_in(store: Any, key: str) -> int:
     """Return the whole number at a key; -1 if nothing is there, or something else."""
-    text = store.get(key) if store.check([key]) else b""
+    return _number(_text(store, key))
+
+
+def _text(store: Any, key: str) -> bytes:
+    return bytes(store.get(key)) if store.check([key]) else b""
+
+
+def _number(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else -1
 
 
