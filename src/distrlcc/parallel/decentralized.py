@@ -215,26 +215,37 @@ class ElasticGroup:
 
         A new rank 0 opens the run, and writes the rows that the last one did not write. The saved
         state may be of another history, if another group saved it meanwhile or this one has just
-        begun. So may be the state of a rank that learned as much apart from the others. Then all go
-        on from rank 0's: only one history of a run goes on.
+        begun. So may be that of a rank that learned as much apart. Then all go on from one: only
+        one history of a run goes on.
         """
         other = False
         if quorum.behind or (quorum.ready and state.paused()):
             other = self._receive(state, batch, quorum.source)
         if not quorum.anew:
             return other
+        other = self._take_one_history(state, batch, quorum) or other
         went_back = self._recorder.lead(may_go_back=True)
         if went_back and batch is not None:
             batch.steps = 0
-        back = bool(self.greatest(went_back))
-        first, *sums = self._by_rank(checksum(state.learner.shared_state()))
-        members = self._group.members
-        apart = [str(m) for m, each in zip(members[1:], sums, strict=True) if each != first]
-        if apart and not back:
-            taken = f"{', '.join(apart)}; all go on from those of {members[0]}"
-            self._events.append(f"other weights: {taken}")
-        if apart or back:
+        if self.greatest(went_back):
             other = self._receive(state, batch, 0) or went_back or other
+        return other
+
+    def _take_one_history(self, state: RunState, batch: Any, quorum: Quorum) -> bool:
+        """Go on from what most have, if some learned as much apart; say whether this rank did.
+
+        Raises GroupError where weights differ among those who were together all the time.
+        """
+        group, joined = self._group, self.greatest(bool(quorum.joined))
+        sums = self._by_rank(checksum(state.learner.shared_state()))
+        if not joined or len(set(sums)) == 1:
+            check_sync(sums, group, state.counters.update)
+            return False
+        source = sums.index(Counter(sums).most_common(1)[0][0])
+        apart = [str(m) for m, k in zip(group.members, sums, strict=True) if k != sums[source]]
+        other = self._receive(state, batch, source)
+        taken = f"{', '.join(apart)}; all go on from those of {group.members[source]}"
+        self._events.append(f"other weights: {taken}")
         return other
 
     def _receive(self, state: RunState, batch: Any, source: int) -> bool:
