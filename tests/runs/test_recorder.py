@@ -331,6 +331,21 @@ def test_a_run_with_a_policy_can_be_resumed(ranks: Ranks) -> None:
     run.close()
 
 
+def test_an_alarm_is_shown_until_it_has_passed_or_the_state_is_restored(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks.agree(ranks.first, ranks.second)
+    state, shown, recorder = ranks.first.state, list[Any](), ranks.first.recorder
+    assert recorder._opened is not None
+    monkeypatch.setattr(recorder._opened[1], "update", lambda _, alarm=None: shown.append(alarm))
+    state.alarm = SimpleNamespace(on=False)
+    rings = (None, False), ("silent", True), (None, True), (None, False), ("diverged", False)
+    for rang, stands in rings:  # with the last the state was restored
+        state.rang, state.alarm.on = rang, stands
+        ranks.update(ranks.first, ranks.second)
+    assert shown == [None, "silent", "silent", None, None]
+
+
 def test_a_folder_that_was_removed_is_said(ranks: Ranks) -> None:
     ranks.agree(ranks.first, ranks.second)
     ranks.update(ranks.first, ranks.second)

@@ -14,6 +14,7 @@ from distrlcc.learn.ppo import PPO
 from distrlcc.types import copy_state, restore_state
 
 _NAMES = ("entropy", "silent", "weights")
+_EPISODES = 10  # that must have ended before their silence is judged
 _RESTORER = "good newest in_a_row rests_until restores"
 
 
@@ -29,10 +30,11 @@ class CollapseAlarm:
         self._entropy_bound = entropy_bound
         self._silent_share_bound = silent_share_bound
         self._active: set[str] = set()
+        self._episodes = self._silent = 0.0  # since silence was judged last
         self.diverged = False  # whether the newest collection's entropy was not a number
         self.confirmed = False
-        """Whether the newest collection itself showed a collapse: silence shows in episodes that
-        end, and where none does nothing was learned of it."""
+        """Whether the newest collection itself showed a collapse: silence shows once enough
+        episodes have ended, and until then nothing was learned of it."""
 
     @property
     def on(self) -> bool:
@@ -46,10 +48,13 @@ class CollapseAlarm:
         # Written so that an entropy that is not a number, as after divergence, rings as well.
         low = stats.steps > 0 and not entropy >= self._entropy_bound
         seen = {"weights": not finite, "entropy": low}
-        share = stats.silent_episodes / max(stats.episodes, 1.0)
-        if stats.episodes > 0:  # by two standard deviations, as a few episodes say little
-            bound, count = self._silent_share_bound, stats.episodes
-            seen["silent"] = share > bound + 2 * math.sqrt(bound * (1 - bound) / count)
+        # A few episodes say little.
+        self._episodes += stats.episodes
+        self._silent += stats.silent_episodes
+        share = self._silent / max(self._episodes, 1.0)
+        if judged := self._episodes >= _EPISODES:
+            seen["silent"] = share > self._silent_share_bound
+            self._episodes = self._silent = 0.0
         told = {
             "weights": "training diverged: weights or gradients are no numbers any more; lower lr",
             "entropy": f"the policy's entropy fell to {entropy:.3g} nats (bound "
@@ -60,9 +65,7 @@ class CollapseAlarm:
         }
         lines = [told[name] for name, on in seen.items() if on and name not in self._active]
         self._active = {name for name in _NAMES if seen.get(name, name in self._active)}
-        self.confirmed = bool({"entropy", "weights"} & self._active) or (
-            self.on and stats.episodes > 0
-        )
+        self.confirmed = bool({"entropy", "weights"} & self._active) or (self.on and judged)
         return "; ".join(lines) or None
 
     def reset(self) -> None:
@@ -71,11 +74,13 @@ class CollapseAlarm:
 
     def state_dict(self) -> dict[str, Any]:
         """Return which alarms are on."""
-        return {name: int(name in self._active) for name in _NAMES}
+        sums = {"episodes": self._episodes, "silent_episodes": self._silent}
+        return {name: int(name in self._active) for name in _NAMES} | sums
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`'s state."""
-        self._active = {name for name, active in state.items() if active}
+        self._active = {name for name in _NAMES if state[name]}
+        self._episodes, self._silent = state.get("episodes", 0.0), state.get("silent_episodes", 0.0)
 
 
 class Restorer:

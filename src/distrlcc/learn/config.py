@@ -253,12 +253,13 @@ class AlarmConfig:
     """Mean entropy below this is an alarm, nats."""
     silent_share_bound: float = 0.2
     """More than this share of ended episodes with the window at its minimum, nearly throughout, is
-    one; by two standard deviations."""
+    one. They are judged ten or more at a time."""
     act: bool = True
     """Whether an alarm restores the last good state and raises the entropy's weight."""
     patience: int = field(default=3, metadata=hidden(act=not_))
     """Updates that must show a collapse before an alarm acts; where numbers are not finite it is 1.
-    One that shows none begins the count anew; where no episode ended nothing is said of silence."""
+    One that shows none begins the count anew; until ten episodes have ended nothing is said of
+    silence."""
     keep_every: int = field(default=20, metadata=hidden(act=not_))
     """Updates between two copies of the state while no alarm is on. The copy before the newest is
     the good one, since a collapse begins before it is seen."""

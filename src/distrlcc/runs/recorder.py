@@ -194,7 +194,8 @@ class Recorder(AbstractContextManager["Recorder"]):
         for line in (*events, *run.storage_news(), *filter(None, [state.restored])):
             shown.note(line)
         self._note_late(metrics.get("late_steps", 0.0), shown)
-        self._shown = state.rang or (self._shown if state.alarm and state.alarm.on else None)
+        stands = state.alarm is not None and state.alarm.on
+        self._shown = (state.rang or self._shown) if stands else None
         # Log at once: a rank that takes over from one that is lost while it scores goes on after.
         self._write_rows()
         # Score; write the policy if it is the best so far.
