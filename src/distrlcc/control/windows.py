@@ -24,8 +24,8 @@ The guard is outside the network, so that no policy can do much harm.
 * Noise is the least mean RTT of a round less the least RTT, both of the last one to two `WINDOW_S`.
   A path is noisy no more after `QUIET_S` with half of that: the longer, the more often it was so.
 
-Pacing sends so many windows a round trip, but at most `GENTLE` into a queue without room. There a
-flow lost packets in its last `LOSS_RTTS` round trips, and fewer than `ROOM` of its own wait.
+Pacing sends so many windows a round trip, but with a guard at most `GENTLE` into a queue without
+room. There a flow lost packets in its last `LOSS_RTTS` round trips, and fewer than `ROOM` wait.
 
 The kernel's program has the same rule in whole numbers (``net/kernel/guard.bpf.h``), for each
 acknowledgement. A flow's state is a float64 row; windows are in packets, times in s.

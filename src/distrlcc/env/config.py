@@ -43,7 +43,8 @@ class EnvConfig:
     """For how many agents links have room, in turn; each draws scenarios that fill more than half
     of it. Empty: all for `agents`, and any scenario."""
     pacing: float = 0.0
-    """Packets of a window leave at this many windows per smoothed round trip; 0: as it allows."""
+    """Packets of a window leave at this many windows per smoothed round trip, with a guard at most
+    1.05 into a queue without room; 0: as it allows."""
     guard: float = 0.0
     """Share of lost packets from which on CUBIC's rule bounds the windows, half of it in a queue,
     thrice it without (`distrlcc.control.windows`); 0: the policy alone does."""

@@ -84,7 +84,7 @@ SCALE_FREE, RECENT, SPREAD, NOISE = 14, 23, 28, 33
 as the one before."""
 WINDOW_S = 4.0  # the minimum RTT is taken over one to two windows of this length, s
 RECENT_RTTS = 2.0  # the recent minimum RTT is taken over one to two windows of so many of itself
-FASTEST = 25_000.0  # packets/s, 300 Mbit/s: a faster flow sees its packets as those of this rate
+FASTEST = 25_000.0  # packets/s, 300 Mbit/s: a window of more in a minimum RTT is seen as so many
 DOWN, UP = 1 / 8, 1 / 64  # part of the way that the quantile goes down or up in a step with samples
 
 # Columns of a sender's row: what `ScaleFree` keeps, what `ScaleFreeRecent` keeps, the rest.
@@ -114,7 +114,7 @@ def _windowed_least(s: Any, window: int, seen: Any, window_s: float, rtt: float)
 
 @njit_inner
 def _scale(path: float, cwnd: float) -> Any:
-    """Return what the packets of a flow of a rate above `FASTEST` count for."""
+    """Return what a packet counts for: less where the window has more than `FASTEST`."""
     return min(FASTEST * path / cwnd, 1.0)
 
 

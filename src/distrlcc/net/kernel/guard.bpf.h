@@ -185,14 +185,14 @@ static __always_inline void leave_or_stay(struct connection *c, struct acked *a)
 	g->noisy_entries += !is_short;
 }
 
-/* Whether packets were lost lately while hardly any of its own wait: the queue has no room. */
+/* Whether the queue has no room: packets were lost lately, and hardly any of its own wait. */
 static __always_inline bool has_no_room(struct connection *c, struct acked *a)
 {
 	__u64 srtt = c->srtt >> 3, waiting = greatest(srtt - c->now.min_rtt, 0);
 
 	if (a->lost)
 		c->guard.lossy_until = a->now + LOSS_RTTS * greatest(srtt, POLICY_OF(c)->step_us);
-	if (!c->lately || a->now >= c->guard.lossy_until)
+	if (!POLICY_OF(c)->growth || !c->lately || a->now >= c->guard.lossy_until)
 		return 0;
 	/* The rate has 16 bits after the point. */
 	return least(waiting, MOST_US) * ((__u64)c->lately >> 8) < ROOM * 1000000ULL << 8;

@@ -153,7 +153,7 @@ __noinline __s64 rate_of(struct connection *c)
 		     MOST_RATE);
 }
 
-/* What the packets of a flow that is faster than 25,000 of them a second count for, at most ONE. */
+/* What a packet counts for, at most ONE: less where the window has more than 25,000 a second. */
 __noinline __u64 scale_of(struct connection *c, __u64 min_rtt)
 {
 	__u64 packets;
