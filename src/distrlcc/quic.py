@@ -125,7 +125,6 @@ def register(
     register_congestion_control(name, adapter)
 
 
-@cache
 def _maker(sender: str) -> Callable[[], Controller]:
     contender = contender_named(sender)
     if contender.learned:
@@ -134,4 +133,5 @@ def _maker(sender: str) -> Callable[[], Controller]:
     return lambda: SchemeController(contender.scheme, now=time.monotonic_ns())
 
 
-register(lambda: _maker(DEFAULT)())  # read at the first connection
+_default = cache(lambda: _maker(DEFAULT))
+register(lambda: _default()())  # read at the first connection

@@ -317,9 +317,12 @@ class Simulator:
 
     def broken(self) -> IntArray:
         """Return the flows whose scheme is `BROKEN`: the window is 0, or was until a timeout."""
-        windows = self.control[:, CWND]
-        theirs = (self.flows[:, col.SCHEME] > LEDBAT) & (self.flows[:, col.STARTED] > 0)
-        return np.flatnonzero((theirs & (windows == 0)) | np.isnan(windows))
+        theirs = np.flatnonzero(self.flows[:, col.SCHEME] > LEDBAT)
+        if not len(theirs):
+            return theirs
+        windows, started = self.control[theirs, CWND], self.flows[theirs, col.STARTED] > 0
+        broken: IntArray = theirs[(started & (windows == 0)) | np.isnan(windows)]
+        return broken
 
     def stats(self, which: IntArray | None = None) -> IntervalStats:
         """Return what flows saw in the newest step: those named, or all ``[N * K]``."""
