@@ -78,7 +78,7 @@ class PPO(Learner):
             nn.init.zeros_([*self._privileged.parameters()][-2])
         beside = [] if self._privileged is None else [self._privileged]
         super().__init__(config, spec, seed, reducer, device, beside)
-        self._kl_coeff, self._adapted_lr = config.kl_coeff, config.lr
+        self._kl_coeff, self._adapted_lr = float(config.kl_coeff), float(config.lr)
         self._extra_entropy = ExtraEntropy()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
