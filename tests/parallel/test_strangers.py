@@ -212,3 +212,11 @@ def test_the_script_does_run_a_command_where_it_reaches_torch_rpc(tmp_path: Path
         subprocess.run(command, cwd=ROOT, timeout=60, stderr=subprocess.DEVNULL, check=False)
         victim.kill()
     assert (tmp_path / "touched").exists()
+
+
+def test_a_loopback_whose_command_was_killed_is_as_one_that_nobody_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(NETWORK, str(tmp_path / "gone"))
+    with pytest.raises(RuntimeError, match="has ended"):
+        on_loopback(int)

@@ -133,7 +133,10 @@ def on_loopback(call: Callable[..., T], *args: Any, **more: Any) -> T:
         return call(*args, **more)
 
     def there() -> T:  # a thread of its own, as none but root may return
-        network = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            network = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # as torch where nobody answers
+            raise RuntimeError("the command that held this run's loopback has ended") from None
         try:
             call_libc("setns", network, _CLONE_NEWNET)
         finally:
