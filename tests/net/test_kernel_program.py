@@ -306,6 +306,13 @@ def test_the_guard_is_that_of_the_simulator(trial: Trial) -> None:
     assert state[0, windows.ENTRIES] > 4
     assert 100 < sum(gentle for gentle, _ in room) < 1400
     assert np.mean([one == other for one, other in room]) > 0.98
+    # A policy without a guard keeps its pacing.
+    for growth, found in ((4, 1), (0, 0)):
+        trial.policies["growth"] = growth
+        memory["ack"] = (round(1e6 * now), 98, 2, 100, last, delivered, 0, 0, 0, 0, 0)
+        connection["srtt"] = 8 * connection["now"]["min_rtt"]
+        trial.run()
+        assert connection["guard"]["no_room"] == found
 
 
 @pytest.mark.parametrize(("held", "noisy"), [(0.004, 2), (0.05, 0)])

@@ -71,9 +71,10 @@ class CollapseAlarm:
     def reset(self) -> None:
         """Ring again for a collapse that goes on."""
         self._active.clear()
+        self._episodes = self._silent = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which alarms are on."""
+        """Return which alarms are on, and how many episodes are still to be judged."""
         sums = {"episodes": self._episodes, "silent_episodes": self._silent}
         return {name: int(name in self._active) for name in _NAMES} | sums
 
