@@ -107,6 +107,18 @@ def test_an_interrupt_saves_and_exits_with_its_code(
     assert saved(out)["counters"]["update"] == done + 2
 
 
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_nohup_keeps_a_run_whose_terminal_ends(processes: str, tmp_path: Path) -> None:
+    out, python = tmp_path / "run", ("nohup", sys.executable)
+    words = _command(out, *QUICK, ENDLESS, "--processes", processes)
+    with Command(tmp_path, *words, python=python) as run:
+        run.until_updates(out, 5)
+        os.killpg(run.process.pid, signal.SIGHUP)
+        run.until_updates(out, len(updates(out)) + 5)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(30) == 128 + signal.SIGTERM
+
+
 def test_the_same_seed_learns_the_same_and_another_does_not(tmp_path: Path) -> None:
     parameters = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

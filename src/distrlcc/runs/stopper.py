@@ -19,7 +19,7 @@ class Stopper:
         """Enter the context to listen.
 
         A launcher may watch this process: it hears Ctrl-C and kills processes that do not end. A
-        signal to the whole group of processes may come here twice.
+        signal to the whole group may come here twice. Under nohup SIGHUP stays ignored.
         """
         self.signal = 0
         self._launched = launched
@@ -29,9 +29,9 @@ class Stopper:
     def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if self._launched and number == signal.SIGINT:
-                    continue
-                self._old[number] = signal.signal(number, self._handle)
+                kept = number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+                if not (kept or (self._launched and number == signal.SIGINT)):
+                    self._old[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
