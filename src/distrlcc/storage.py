@@ -488,9 +488,10 @@ def stored_runs(url: str) -> list[str]:
 
 
 def say(line: str) -> None:
-    """Tell the user."""
-    sys.stderr.write(f"distrlcc: {printable(line)}\n")
-    sys.stderr.flush()
+    """Tell the user; a terminal that is gone, or none, ends nothing."""
+    with suppress(OSError, AttributeError):
+        sys.stderr.write(f"distrlcc: {printable(line)}\n")
+        sys.stderr.flush()
 
 
 def _process(pid: int) -> str:

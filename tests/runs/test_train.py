@@ -119,6 +119,19 @@ def test_nohup_keeps_a_run_whose_terminal_ends(processes: str, tmp_path: Path) -
         assert run.process.wait(30) == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_run_goes_on_though_nobody_can_read_what_it_says(processes: str, tmp_path: Path) -> None:
+    out, lost = tmp_path / "run", os.pipe()
+    os.close(lost[0])  # the reader of its results
+    words = _command(out, *QUICK, f"total_steps={4 * UPDATE}", "--processes", processes)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, *words], stdout=lost[1], stderr=full, timeout=200)
+    os.close(lost[1])
+    assert done.returncode == (141 if processes == "1" else 0)  # as `head` leaves a command
+    assert updates(out)[:4] == [1, 2, 3, 4]
+    assert (out / "policy.safetensors").exists()
+
+
 def test_the_same_seed_learns_the_same_and_another_does_not(tmp_path: Path) -> None:
     parameters = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

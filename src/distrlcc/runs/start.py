@@ -1,10 +1,11 @@
 """Begins a run's directory, or opens it again, and trains in this process alone."""
 
-import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
 
 from distrlcc.runs.imitation import SequenceSource
@@ -70,9 +71,9 @@ def train_alone(state: RunState, options: RunOptions) -> int:
 
 def tell(lines: str, stopped: int, policy: object, feed: RemoteProgress | None = None) -> None:
     """Say what came of a run, and where its policy is, unless a signal has ``stopped`` it."""
-    write = sys.stdout.write if feed is None else feed.say
-    write(f"{lines}\n" if stopped else f"{lines}\npolicy: {policy}\n")
-    sys.stdout.flush()
+    write = partial(print, end="", flush=True) if feed is None else feed.say
+    with suppress(BrokenPipeError) if parent_process() else nullcontext():
+        write(f"{lines}\n" if stopped else f"{lines}\npolicy: {policy}\n")
 
 
 def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple[int, RunDirectory]:
