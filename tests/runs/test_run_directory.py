@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from distrlcc.errors import CheckpointError, DistrlccError, GroupError, OutputError
 from distrlcc.recipes.registry import recipe
+from distrlcc.runs import run_directory
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.options import RunOptions
-from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from distrlcc.runs.run_directory import RunDirectory, fresh_folder, make_fresh
 from distrlcc.runs.start import open_directory
 from tests.parallel.commands import updates
 
@@ -43,6 +45,19 @@ def test_the_default_folder_bears_recipe_and_time(tmp_path: Path) -> None:
     for count in range(1, 4):
         fresh_folder(tmp_path, "quick").mkdir()
         assert len(list(tmp_path.glob("quick-20*"))) == count
+
+
+def test_runs_that_begin_at_once_have_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        made = [*pool.map(lambda _: make_fresh(tmp_path / "runs", "quick"), range(64))]
+    assert len(set(made)) == 64
+    # Of two that are told the same one, the second changes nothing.
+    monkeypatch.setattr(run_directory, "require_vacant", lambda *seen: None)
+    create(made[0]).close()
+    assert "File exists" in refusal(OutputError, create, made[0], replace(Config(), seed=8))
+    assert RunDirectory.read_config(made[0], Config) == Config()
 
 
 def refusal(kind: type[DistrlccError], call: Callable[..., object], *arguments: object) -> str:

@@ -84,9 +84,9 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         with writing(path):
             require_vacant(path, {"config.toml": a_run}, other)
             path.mkdir(parents=True, exist_ok=True)
+            (path / "checkpoints").mkdir()  # of two processes that begin one the second fails here
             # From here on the folder is a run.
             write_atomically(path / "config.toml", text.encode())
-            (path / "checkpoints").mkdir()
         seeds = {k: v for k, v in flat(text).items() if k.rpartition(".")[2] == "seed"}
         run._write_versions({**versions(), "seeds": seeds, "resumed": []})
         return run
@@ -319,6 +319,14 @@ def fresh_folder(root: Path, recipe: str) -> Path:
     stem = f"{recipe}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     names = chain([stem], (f"{stem}-{number}" for number in count(2)))
     return next(root / name for name in names if not (root / name).exists())
+
+
+def make_fresh(root: Path, recipe: str) -> Path:
+    """Make a `fresh_folder`: several processes that ask at once have one each."""
+    while True:
+        with writing(root), suppress(FileExistsError):
+            (folder := fresh_folder(root, recipe)).mkdir(parents=True)
+            return folder
 
 
 def take_lock(path: Path) -> TextIO | None:

@@ -13,7 +13,7 @@ from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
-from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from distrlcc.runs.run_directory import RunDirectory, make_fresh
 from distrlcc.runs.run_state import RunState, require_more
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
@@ -26,9 +26,9 @@ def open_directory(
     config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or go on with it, locked; store its end. ``run`` names the run."""
-    options = replace(options, out=options.out or fresh_folder(Path("runs"), config.recipe))
-    assert options.out is not None
     options.trackers.check()
+    options = replace(options, out=options.out or make_fresh(Path("runs"), config.recipe))
+    assert options.out is not None
     Stopper.newest = 0
     storage = options.place(run or uuid.uuid4().hex)
     with ExitStack() as stack:
