@@ -249,3 +249,14 @@ def test_torchrun_with_a_bad_config_says_one_line_for_each_rank(tmp_path: Path) 
         assert all("ppo.lr" in line for line in said)
         assert not out.exists()
         run.nothing_is_left()
+
+
+def test_a_restart_of_torchrun_does_not_go_on_with_a_run_that_was_there(tmp_path: Path) -> None:
+    out, again = tmp_path / "run", ("--max-restarts", "1", "--monitor-interval", "0.1")
+    words = _train(out, "--set", *PPO.split())
+    with Command(tmp_path, *words, f"total_steps={4 * UPDATE}") as run:
+        assert run.process.wait(60) == 0, run.said
+    with Command(tmp_path, *TORCHRUN, *again, *words, f"total_steps={8 * UPDATE}") as run:
+        assert run.process.wait(60) != 0, run.said
+        assert sum("already holds a run: add --resume" in line for line in run.said) > 1
+    assert updates(out) == [1, 2, 3, 4]

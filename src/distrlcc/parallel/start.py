@@ -44,6 +44,7 @@ from distrlcc.storage import Storage, say
 
 _MASTER = "distrlcc/master"
 _STARTS = "distrlcc/starts"
+_FOUND = "distrlcc/found"  # whether the first attempt has found a run in --out
 _Told = tuple[
     Annotated[int, msgspec.Meta(ge=0, lt=10**9)],
     Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,3}(\.[0-9]{1,3}){3}\Z")],
@@ -237,11 +238,13 @@ def run_launched(
     try:
         with ExitStack() as stack:
             # The rank that serves the store has to hold it.
-            spec, master, _store = _launched_spec(config, group, environment)
+            spec, master, store = _launched_spec(config, group, environment)
             if master is not None:
                 stack.callback(master.close)
             spec = stack.enter_context(behind_tunnel(spec, own_token(), master))
-            if slot == 0 and spec.attempt and (options.out / "config.toml").exists():
+            begun = (options.out / "config.toml").exists()
+            # A run that was there before is another's, which a restart must not go on with.
+            if slot == 0 and store.compare_set(_FOUND, "", str(begun)) == b"False" and begun:
                 options = replace(options, resume=True)
             stopped = train_rank(spec, stack.enter_context(node_job(config, options, slot)))
     except DistrlccError as error:
