@@ -189,6 +189,10 @@ def test_a_resume_that_is_refused_changes_nothing(
     for path in (out / "checkpoints").iterdir():
         path.unlink()
     assert "no checkpoint" in refused("--resume")
+    out = tmp_path / "timed"
+    _train(out, *QUICK, ENDLESS, "max_seconds=0.5")
+    for words in (), ("--set", "total_steps=200_000_000"), ("--processes", "2"):
+        assert "0.5 s already; go on with --set max_seconds=S" in refused("--resume", *words)
 
 
 def test_a_run_that_was_killed_in_its_closing_score_is_scored_by_a_resume(tmp_path: Path) -> None:

@@ -301,9 +301,11 @@ def require_more(config: RunConfig | ImitateConfig, run: "RunDirectory") -> None
     if loaded is None or not run.policy_path.exists():
         return
     with reading(CheckpointError, _MISFIT, _REMEDY):
-        update, steps = loaded["counters"]["update"], loaded["counters"]["steps"]
+        update, steps, seconds = (loaded["counters"][k] for k in ("update", "steps", "seconds"))
     check_links(written(config.env.suites), loaded.get("links", {}))
     over, notes = config.over(update, steps), load_policy(run.policy_path).notes
+    if config.max_seconds and seconds >= config.max_seconds:
+        over = f"{seconds:.1f} of {config.max_seconds:g} s already; go on with --set max_seconds=S"
     # The policy is of this state, and was scored.
     if over and notes.get("steps") == steps and notes.get(config.unit):
         raise ConfigError(f"{run.path} has done {over}")
