@@ -167,7 +167,7 @@ def test_without_a_worker_it_waits_saves_and_fails_and_can_go_on(tmp_path: Path)
     steps = updates * UPDATE + 3 * 2 * ENVS * LENGTH
     further = override(DAGGER, [f"total_steps={steps}", 'actors.nodes=[["3"], ["0"]]'])
     job = TrainJob(further, out, resume=True, tensorboard=False)
-    with pytest.warns(UserWarning, match="data set is of another number of workers"):
+    with pytest.warns(UserWarning, match="the data set fills anew"):
         stopped, training = _train(job, InProcessEngine(2))
     assert (stopped, training.counters.update) == (0, updates + 3)
     assert training.counters.steps == steps

@@ -147,7 +147,7 @@ def test_with_other_workers_all_but_the_data_set_goes_on(
     training = _trained(config)
     state = training.state_dict()
     other = override(config, changes)
-    expected = pytest.warns(UserWarning, match="the data set is of another number of workers")
+    expected = pytest.warns(UserWarning, match="the data set fills anew")
     with expected if config.dagger is not None else nullcontext():
         again = _reloaded(training, tmp_path / "run", other)
     kept = again.state_dict()

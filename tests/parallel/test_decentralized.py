@@ -165,13 +165,17 @@ def test_sigterm_saves_and_time_ends_a_run(finished: Path, tmp_path: Path) -> No
     assert rows(out)[-1]["seconds"] >= seconds > rows(out)[-2]["seconds"]
 
 
-def test_dagger_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+def test_dagger_goes_on_with_another_number_of_processes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
     _train("imitation", "--out", out, "--set", *DAGGER, f"total_steps={2 * UPDATE}")
     _train("--resume", "--processes", 2, "--out", out, "--set", f"total_steps={4 * UPDATE}")
     assert updates(out) == [1, 2, 3, 4]
     assert rows(out)[3]["dataset_samples"] == 2 * UPDATE  # data begin anew with other environments
-    _train("--resume", "--out", out, "--set", f"total_steps={5 * UPDATE}")
+    assert capfd.readouterr().err.count("the data set fills anew: it was of several ") == 1
+    with pytest.warns(UserWarning, match="the data set fills anew"):
+        _train("--resume", "--out", out, "--set", f"total_steps={5 * UPDATE}")
     assert saved(out)["counters"]["steps"] == 5 * UPDATE
 
 

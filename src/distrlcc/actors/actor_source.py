@@ -1,6 +1,5 @@
 """Workers as a `Source`: the trainer learns from their segments, side by side in one batch."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -192,14 +191,9 @@ class ActorSource(Source):
         return {"ledger": self.queue.state_dict(), "first_step": self.first_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Go on; with another number of segments in an update a data set fills anew."""
+        """Go on; a data set fits the same number of segments in an update."""
         count, data = self._config.actors.envs_per_worker, state["learner"].get("dataset")
         fits = data is None or data["count"] == self._count * count
-        if not fits:
-            warnings.warn(
-                "the data set is of another number of workers or environments, and fills anew",
-                stacklevel=2,
-            )
         if "ledger" in state:
             self.queue.load_state_dict(state["ledger"])
         self._update = int(state["counters"]["update"])

@@ -1,6 +1,7 @@
 """A run's state: learner, scores and counters, with the source of its batches."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -275,6 +276,10 @@ class RunState:
         with reading(CheckpointError, _MISFIT, _REMEDY):
             if not self.source.load_state_dict(state):
                 state = state | {"learner": state["learner"] | {"dataset": None}}
+            begins = isinstance(self.learner, Dagger) and not self.counters.update
+            if begins and state["counters"]["update"] and not state["learner"].get("dataset"):
+                line = "the data set fills anew: it was of several processes, or of another number"
+                warnings.warn(f"{line} of workers or environments", stacklevel=2)
         self.load_shared_state(state)
 
     def load_shared_state(self, state: dict[str, Any]) -> None:
