@@ -152,7 +152,8 @@ def test_sigterm_saves_and_time_ends_a_run(finished: Path, tmp_path: Path) -> No
         run.until_updates(out, 13, 60)
         run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(30) == 128 + signal.SIGTERM
-    assert run.said[-1].startswith("distrlcc: stopped; saved. Go on with: distrlcc train --resume")
+    line = f"distrlcc train --resume --out {out} --processes 2"
+    assert run.said[-1] == f"distrlcc: stopped; saved. Go on with: {line}"
     count = saved(out)["counters"]["update"]
     assert count >= 13
     _check_whole(out, count)

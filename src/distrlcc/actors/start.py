@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from shlex import quote
 from typing import Any
 
 from distrlcc.actors.actor import Actor
@@ -84,7 +85,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     if outcome.code and leads and options.show:
         saved = any(slot < of for slot in outcome.results)
         done = "stopped; saved" if saved else "stopped before there was anything to save"
-        again = f". Go on with the same line and --load {job.out} in place of --out"
+        again = f". Go on with the same line and --load {quote(str(job.out))} in place of --out"
         say(f"{done}{again if saved else ''}")
     return outcome.code
 

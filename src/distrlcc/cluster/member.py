@@ -294,6 +294,7 @@ def drive(
     out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()
     options, limit = replace(options, out=out), config.max_seconds
     address = f" --address {on}" if on else ""
+    address += f" --processes {learners}" * (learners > 1 and not workers)
     rest = go_on(out, options.place(""))
     again = f"distrlcc train --engine ray --topology {topology}{address} {rest}"
     # Open what the run needs, in this order, and close it in reverse.

@@ -174,8 +174,9 @@ def start_node(
     code = outcome.code or (128 + heard if heard else 0)
     if code and node.index == 0 and options.show:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
-        again = go_on(job.out, job.storage)
-        say(f"{done}. Go on with: distrlcc {config.command} {again}")
+        again, count = go_on(job.out, job.storage), f" --processes {processes}" * (processes > 1)
+        first = "the same lines, and here" if node.count > 1 else f"distrlcc {config.command}"
+        say(f"{done}. Go on with: {first} {again}{count}")
     return code
 
 
