@@ -175,8 +175,8 @@ def start_node(
     if code and node.index == 0 and options.show:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again, count = go_on(job.out, job.storage), f" --processes {processes}" * (processes > 1)
-        first = "the same lines, and here" if node.count > 1 else f"distrlcc {config.command}"
-        say(f"{done}. Go on with: {first} {again}{count}")
+        words = "the same lines, and here" if node.count > 1 else f"distrlcc {config.command}"
+        say(f"{done}. Go on with: {words} {again}{count}")
     return code
 
 
