@@ -110,6 +110,20 @@ def test_a_worker_and_a_learner_die_and_the_run_is_stopped_and_goes_on(engine: s
     assert updates(OUT) == list(range(1, len(updates(OUT)) + 1))
 
 
+def test_links_of_each_learners_workers_stay_as_they_were(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.toml", "b.toml")]
+    for path in files:
+        path.write_text('name = "x"\n[link]\nrate_mbps = 12.0\n')
+    (tmp_path / "nodes.toml").write_text(f"nodes = [{[*map(str, files)]}]")
+    with _start("--learners=2", "--out=run", keys=f"{SETTINGS} total_steps=1000") as run:
+        assert run.process.wait(200.0) == 0, run.said
+    assert list(saved(OUT)["links"]) == [f"links of {path}" for path in files]
+    files[1].write_text('name = "x"\n[link]\nrate_mbps = 3.0\n')
+    with _start("--load=run", keys="total_steps=1_000_000") as run:
+        assert run.process.wait(200.0) == 2, run.said
+        assert f"the links of {files[1]} have changed since" in run.said[-1]
+
+
 @pytest.mark.long
 def test_a_learner_without_workers_adds_nothing_and_then_leaves() -> None:
     with _start("--learners=2", "--out=run", keys=f"{SETTINGS} actors.wait_workers=4") as run:

@@ -27,7 +27,7 @@ from distrlcc.parallel.process_group import PeerLostError, ProcessGroup, Quorum,
 from distrlcc.runs.checkpoint import checksum, pack, unpack
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import DistributedConfig, RunConfig
-from distrlcc.runs.run_state import RunState
+from distrlcc.runs.run_state import RunState, check_links
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.train import Agreed, late, updated
 
@@ -86,6 +86,7 @@ class ElasticGroup:
         self._paces: Sequence[float] = ()
         self._events: list[str] = []
         self._offences: Counter[str] = Counter()
+        self._files = 0  # files of links whose digests all ranks have
         self._ended = self._leaves = self._signalled = self._learned = False
 
     def ended(self, state: RunState) -> bool:
@@ -336,10 +337,16 @@ class ElasticGroup:
         if config.scores_at(update) or any(update % interval == 0 for interval in intervals):
             checksums[group.rank] = checksum(state.learner.shared_state())
         saved = self._recorder.saved[0] if group.leads else 0
-        own, more = astuple(stats), state.source.counts()
-        total = group.sum(np.concatenate([own, [rows < length, saved], *columns, more]))
-        seen, (cut, saved), of_ranks = np.split(total, [len(own), len(own) + 2])
+        own, more, new = astuple(stats), state.source.counts(), len(state.links) > self._files
+        total = group.sum(np.concatenate([own, [rows < length, saved, new], *columns, more]))
+        seen, (cut, saved, new), of_ranks = np.split(total, [len(own), len(own) + 3])
         self._recorder.confirm(int(saved))
+        if new:  # rank 0 saves what files all ranks' workers have
+            files: dict[str, str] = {}
+            for rank in range(group.size):
+                check_links(files, unpack(group.broadcast(pack(dict(state.links)), rank)))
+            check_links(state.links, files)
+            self._files = len(files)
         # Do any weights differ, and which ranks stop?
         columns, counts = np.split(of_ranks, [columns.size])
         flags, checksums, paces = columns.reshape(3, group.size)
