@@ -120,7 +120,8 @@ class _Origin:
     """A run directory's note on what of the storage it holds, so that no later work is lost."""
 
     folder: str  # id of the run directory, wherever it lies
-    seen: int = 0  # newest generation when it was fetched; damaged ones count
+    seen: int = 0  # newest generation when it was fetched or stored; damaged ones count
+    place: str = ""  # what this run directory, and no copy of it, stored last
 
     @classmethod
     def of(cls, run: Path) -> _Origin:
@@ -132,12 +133,13 @@ class _Origin:
 
     def lacks(self, newest: Manifest) -> bool:
         """Say whether what is stored is of another run directory that went on without this one."""
-        return newest.folder != self.folder and newest.generation > self.seen
+        same = newest.folder == self.folder if not self.place else newest.place == self.place
+        return newest.generation > self.seen and not same
 
     @classmethod
-    def write(cls, run: Path, seen: int = 0) -> _Origin:
-        """Begin a run directory's note."""
-        origin = cls(uuid.uuid4().hex, seen)
+    def write(cls, run: Path, seen: int = 0, folder: str = "", place: str = "") -> _Origin:
+        """Write a run directory's note."""
+        origin = cls(folder or uuid.uuid4().hex, seen, place)
         write_atomically(run / _ORIGIN, msgspec.json.encode(origin))
         return origin
 
@@ -318,6 +320,7 @@ class Storage:
             newest = next(self._manifests([]), found)
             if newest.run == found.run and newest.epoch > found.epoch:
                 raise StorageLostError(f"another process stores {self} by now")
+            _Origin.write(folder, number - 1, origin.folder, place)
             self.write(f"{place}/{MANIFEST}", text)
             # Delete all but this generation and the newest before it, manifests first.
             kept = {name.split("/")[0] for name in _manifests_in(names)[-1:]}

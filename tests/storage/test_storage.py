@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -240,6 +241,37 @@ def test_a_name_is_not_given_away(
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(OutputError, match="into the folder that you are in"):
         restore(storage, Path())
+
+
+def test_an_older_copy_of_a_run_does_not_take_the_place_of_what_is_newer(
+    storage: Storage, tmp_path: Path
+) -> None:
+    run, old = tmp_path / "run", tmp_path / "backup" / "run"
+    begin(storage, run, 1)
+    shutil.copytree(run, old)
+    with stored(storage, run, resume=True):
+        write(run, 2)
+    write(old, 1)  # it went on by itself
+    with stored(other(storage), old, resume=True):
+        assert update_of(old) == 2
+    assert update_of(tmp_path / "backup" / "run-kept-1") == 1
+    # A run whose process died while it stored goes on, whether its manifest is there or not.
+    put = storage.write
+    for lost in (MANIFEST, OWNER):
+        write(run, update := update_of(run) + 1)
+
+        def cut(name: str, data: bytes, lost: str = lost) -> None:
+            if name.endswith(f"/{lost}"):
+                raise OutputError("the cable is pulled")
+            put(name, data)
+
+        with storage.claim():
+            storage.write = cut  # type: ignore[method-assign]
+            with suppress(OutputError):
+                storage.push(run)
+            del storage.write
+        with stored(other(storage), run, resume=True):
+            assert update_of(run) == update
 
 
 def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
