@@ -171,13 +171,15 @@ def _figures(
     """Return an update's metrics; times are when it began, had its batch and had learned, s."""
     seconds = learned - begin
     learning = learned - collected - sum(agreed.seconds.values())
+    parts = {f"share_{name}": part / seconds for name, part in agreed.seconds.items()}
+    found = state.source.metrics(agreed.stats, seconds, agreed.counts)
     return {
-        **state.source.metrics(agreed.stats, seconds, agreed.counts),
+        **found,
         **agreed.metrics,
         "steps": float(state.counters.steps),
         "steps_per_second": agreed.stats.steps / seconds,
         "share_update": learning / seconds,
-        **{f"share_{name}": part / seconds for name, part in agreed.seconds.items()},
+        **{name: part + found.get(name, 0.0) for name, part in parts.items()},  # two may wait
     }
 
 
