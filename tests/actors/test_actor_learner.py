@@ -230,3 +230,11 @@ def test_time_ends_a_run_whose_segments_always_wait(tmp_path: Path) -> None:
     assert stopped == 0
     assert training.counters.update > 0
     assert training.counters.seconds < LONG
+
+
+def test_time_ends_a_run_that_waits_for_segments(tmp_path: Path) -> None:
+    few = [f"total_steps={ENDLESS}", "actors.segments_per_update=100000", "max_seconds=1"]
+    out = tmp_path / "run"
+    assert _train(_begin(out, override(PPO, few)))[0] == 0
+    assert 1.0 <= saved(out)["counters"]["seconds"] < LONG
+    assert rows(out)[-1]["scored"] == "at its end"

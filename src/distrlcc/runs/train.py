@@ -158,6 +158,7 @@ def train(state: RunState, group: Group, recorder: Recorder, stopper: Stopper) -
             break
         batch, stats = found
         collected = time.perf_counter()
+    state.count_time()  # of what it waited for in vain, too
     failure = source.close(state.counters.update)
     group.finish(state, recorder, failed=failure is not None)
     if failure is not None:
