@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.launched import measured
 from distrlcc.actors.actor import Report, Segment
 from distrlcc.actors.admission import admit, join
 from distrlcc.actors.channel import ChannelEngine, hold_object, longest_frame
@@ -99,7 +100,7 @@ def measure_processes(job: EngineJob) -> Figures:
     size = 1 + job.workers
     places = [RankSpec("127.0.0.1", 0, slot, size, learners=1) for slot in range(size)]
     launcher = Launcher(measured_rank, job, places)
-    figures: Figures = launcher.run().measured()[0]
+    figures: Figures = measured(launcher)[0]
     return figures
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.launched import measured
 from distrlcc.cli.output import Countdown, note
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
@@ -139,7 +140,7 @@ def _difference(found: Any, expected: Any) -> float:
 def learn(config: RunConfig, updates: int, processes: int) -> list[Learned]:
     """Train some updates in so many processes; return what each learned."""
     specs = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    return Launcher(learn_rank, (config, updates), specs).run().measured()
+    return measured(Launcher(learn_rank, (config, updates), specs))
 
 
 def learn_rank(spec: RankSpec, job: tuple[RunConfig, int]) -> Learned:

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.exchange import measure_exchange, project
+from benchmarks.launched import measured
 from distrlcc.cli.output import emit_json
 from distrlcc.config import override
 from distrlcc.env.vector import LinkVectorEnv
@@ -181,7 +182,7 @@ class _InTurns(EnvSource):
 def _measure(job: _Job, processes: int) -> Any:
     """Return what rank 0 saw; each process is pinned to a core in turn."""
     places = [RankSpec("127.0.0.1", 0, slot, processes, elastic=False) for slot in range(processes)]
-    results = Launcher(_rank, job, places).run().measured()
+    results = measured(Launcher(_rank, job, places))
     return next(result for result in results if result is not None)
 
 

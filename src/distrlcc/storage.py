@@ -308,11 +308,8 @@ class Storage:
                 self.write(f"{place}/{name}", data)
                 files.append(StoredFile.of(name, data))
             date, origin = datetime.now(UTC).isoformat(timespec="seconds"), _Origin.of(folder)
-            found = Manifest(
-                *(number, place, origin.folder, tuple(files), platform.node(), date),
-                run=leader[0],
-                epoch=leader[1],
-            )
+            where = platform.node(), date, VERSION
+            found = Manifest(number, place, origin.folder, tuple(files), *where, *leader)
             self._must_own()
             text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
             # Whoever takes over from now on sees these files, and gives a greater number.

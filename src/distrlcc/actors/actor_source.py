@@ -151,8 +151,7 @@ class ActorSource(Source):
                 f"{MOST_LATE_LEARNED:.0%} of their steps were late; the machines are too slow for "
                 "so many links"
             )
-        late = bool(config.max_seconds) and seconds >= config.max_seconds
-        return late or self._failure is not None
+        return 0.0 < config.max_seconds <= seconds or self._failure is not None
 
     def counts(self) -> list[float]:
         """Return the segments of the newest batch, their lags, all segments, and workers."""
@@ -192,14 +191,13 @@ class ActorSource(Source):
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Go on; a data set fits the same number of segments in an update."""
-        count, data = self._config.actors.envs_per_worker, state["learner"].get("dataset")
-        fits = data is None or data["count"] == self._count * count
         if "ledger" in state:
             self.queue.load_state_dict(state["ledger"])
         self._update = int(state["counters"]["update"])
         self.first_step = int(state.get("first_step", 0))
         self.first_step = self.fresh_step()
-        return fits
+        count, data = self._config.actors.envs_per_worker, state["learner"].get("dataset")
+        return data is None or data["count"] == self._count * count
 
     def close(self, update: int) -> Exception | None:
         """Stop the workers, so that all machines are free at once."""

@@ -19,6 +19,7 @@ from distrlcc.limits import limits
 from distrlcc.net.emulator.namespace import NETWORK
 from distrlcc.parallel.admission import TOKEN
 from distrlcc.parallel.tunnel import Answer, Ask, Settings
+from distrlcc.runs.stopper import SIGNALS
 
 _GLOO = re.compile(rb"\x02\x00(..)\x7f\x00\x00\x01", re.DOTALL)
 """A sockaddr_in on loopback, its port in network order."""
@@ -26,7 +27,6 @@ _RPC = re.compile(rb"uv://127\.0\.0\.1:(\d{1,5})")
 _GATEWAY = re.compile(rb"\d{1,3}(?:\.\d{1,3}){3}:(\d{1,5})")
 _MARK = b"distrlcc gateway "
 _MOST_PORT, _SHOWN = 65535, 60
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Tunnel:
@@ -43,7 +43,7 @@ class Tunnel:
             files = listener.fileno(), control.fileno()
             settings = Settings(address, token, services, *files, os.getpid())
             # Its opener ends it: a signal to all processes must not.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
                 program = [sys.executable, "-P", "-m", "distrlcc.parallel.tunnel"]
                 self._process = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=files)

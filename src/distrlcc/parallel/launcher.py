@@ -55,13 +55,6 @@ class Outcome:
     results: dict[int, Any] = field(default_factory=dict)
     """Results of processes that ended well, by slot."""
 
-    def measured(self) -> list[Any]:
-        """Return the results in order of slots; raise where a signal cut the measurement short."""
-        if self.code:
-            name = signal.Signals(self.code - 128).name
-            raise GroupError(f"ended by {name}; nothing was measured", exit_code=self.code)
-        return [result for _, result in sorted(self.results.items())]
-
 
 class Launcher:
     """Runs the processes of one machine."""

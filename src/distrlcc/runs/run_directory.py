@@ -88,7 +88,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             # From here on the folder is a run.
             write_atomically(path / "config.toml", text.encode())
         seeds = {k: v for k, v in flat(text).items() if k.rpartition(".")[2] == "seed"}
-        run._write_versions({**versions(), "seeds": seeds, "resumed": []})
+        noted = {**versions(), "seeds": seeds, "resumed": []}
+        run._write("versions.json", json.dumps(noted, indent=2) + "\n")
         return run
 
     @classmethod
@@ -232,7 +233,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             # A lost note of versions does not stop a run.
             noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
             noted.setdefault("resumed", []).append(versions())
-            self._write_versions(noted)
+            self._write("versions.json", json.dumps(noted, indent=2) + "\n")
         self.go_on(update)
         if (self.path / "workers.jsonl").exists():
             workers = MetricsLog(self.path, "workers.jsonl", tensorboard=False)
@@ -251,9 +252,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             self.check()  # that one has replaced the file
             raise
         self.check()
-
-    def _write_versions(self, noted: dict[str, Any]) -> None:
-        self._write("versions.json", json.dumps(noted, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         data, epoch = text.encode(), self._epoch

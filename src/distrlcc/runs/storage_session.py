@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 
@@ -62,11 +62,9 @@ def restore(storage: Storage, folder: Path) -> None:
         raise OutputError("a run is not fetched into the folder that you are in: go elsewhere")
     if reason:
         # Keep what is here under another name.
-        lock = take_lock(folder)  # nothing trains it
         names = (folder.with_name(f"{folder.name}-kept-{number}") for number in count(1))
-        aside = folder.rename(next(name for name in names if not name.exists()))
-        if lock is not None:
-            lock.close()
+        with take_lock(folder) or nullcontext():  # nothing trains it
+            aside = folder.rename(next(name for name in names if not name.exists()))
         say(f"{reason}; {folder} is kept as {aside}")
     require_vacant(folder, {}, "is not empty and is not a run: give another --out")
     manifest, damage = storage.pull(folder)
