@@ -168,7 +168,7 @@ def test_segments_are_one_long_rollout(config: RunConfig, expert: bool) -> None:
 
     source, rows = _source(config), length * config.rollout_length
     source.collector.set_weights(weights)
-    whole = Rollout.allocate(source.spec, rows, 2, config.sequence_length)
+    whole = Rollout.allocate(source.spec, rows, 2, config.section.sequence_length)
     source.collector.collect(whole)
     joined = {
         name: np.concatenate([_arrays(s.rollout)[name] for s in segments])

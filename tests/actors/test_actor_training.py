@@ -47,7 +47,7 @@ class Workers:
 
     def __init__(self, config: RunConfig, training: RunState, first_step: int = 0) -> None:
         self._training, self._envs = training, list[EnvSource]()
-        self._per_update = config.actors.per_update
+        self._per_update = sum(config.actors.parts(own=False))
         envs = config.actors.envs_per_worker
         for index, link in enumerate(config.actors.links):
             env = replace(config.env, suites=(link,), suite_weights=())
@@ -161,12 +161,13 @@ def test_with_other_workers_all_but_the_data_set_goes_on(
         metrics = workers.update()
         assert all(np.isfinite(value) for value in metrics.values())
         assert again.counters.update == 6 + update
-    samples = other.actors.per_update * other.actors.envs_per_worker * LENGTH
+    segments, environments = sum(other.actors.parts(own=False)), other.actors.envs_per_worker
+    samples = segments * environments * LENGTH
     assert again.counters.steps == state["counters"]["steps"] + 3 * samples
-    assert _source(again).queue.used == state["ledger"]["used"] + 3 * other.actors.per_update
+    assert _source(again).queue.used == state["ledger"]["used"] + 3 * segments
     if config.dagger is not None:
         data = again.state_dict()["learner"]["dataset"]
-        assert data["count"] == other.actors.per_update * other.actors.envs_per_worker
+        assert data["count"] == segments * environments
         assert data["written"] == 3 * (LENGTH // 4)
     same(_reloaded(again, tmp_path / "other").state_dict(), again.state_dict())
 

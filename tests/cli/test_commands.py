@@ -122,7 +122,7 @@ def test_nodes_may_hold_ids_names_and_files() -> None:
     assert actors.nodes == (("0", "random"), (), ("12", "links/a.toml"))
     assert actors.links == ["indigo/0", "random", "indigo/12", "links/a.toml"]
     assert (actors.envs_per_worker, actors.max_lag, actors.wait_workers) == (2, 0, 0.0)
-    assert actors.per_update == 4
+    assert sum(actors.parts(own=False)) == 4
     as_before = actors_config(parser.parse_args([*node, "2"])).actors
     assert as_before == replace(recipe("indigo").actors, nodes=recipe("indigo").actors.nodes[:2])
 

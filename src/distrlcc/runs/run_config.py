@@ -149,16 +149,12 @@ class ActorsConfig:
         """Every worker's link, node after node."""
         return [f"indigo/{e}" if e.isdigit() else e for node in self.nodes for e in node]
 
-    @property
-    def per_update(self) -> int:
-        """Segments that an update learns from."""
-        return self.segments_per_update or len(self.links)
-
     def parts(self, *, own: bool) -> list[int]:
         """Return each learner's segments in an update; ``own``: that many are each one's."""
         if own and self.segments_per_update:
             return [self.segments_per_update] * self.learners
-        return [len(range(k, self.per_update, self.learners)) for k in range(self.learners)]
+        count = self.segments_per_update or len(self.links)
+        return [len(range(k, count, self.learners)) for k in range(self.learners)]
 
 
 Needs = dict[str, float]
@@ -333,7 +329,8 @@ class RunConfig:
         return update % self.held_out.every == 0
 
     @property
-    def _learner(self) -> learn.PPOConfig | learn.DaggerConfig:
+    def section(self) -> learn.PPOConfig | learn.DaggerConfig:
+        """The learner's settings."""
         section = self.ppo or self.dagger
         assert section is not None
         return section
@@ -341,7 +338,7 @@ class RunConfig:
     @property
     def rollout_length(self) -> int:
         """Steps of each environment between two updates."""
-        return self._learner.rollout_length
+        return self.section.rollout_length
 
     @property
     def outcomes(self) -> int:
@@ -352,11 +349,6 @@ class RunConfig:
     def truth(self) -> int:
         """Numbers that rollouts keep of what a privileged critic knows."""
         return len(TRUTH) if self.ppo is not None and self.ppo.privileged_critic else 0
-
-    @property
-    def sequence_length(self) -> int:
-        """Steps through which a recurrent layer's gradient flows."""
-        return self._learner.sequence_length
 
 
 @dataclass(frozen=True)

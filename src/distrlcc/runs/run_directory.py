@@ -12,7 +12,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import MISSING, fields, replace
 from datetime import datetime
 from itertools import chain, count
@@ -50,7 +50,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.storage: Storage | None = None  # where its durable copy goes
         self._keeper: StorageKeeper | None = None
         self._config = config
-        self._lock: TextIO | None = None
+        self._lock = ExitStack()
         self._run = ""
         self._leadership: Leadership | None = None
         self._epoch = 0
@@ -276,23 +276,20 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         metrics = self.metrics.path
         if (metrics.exists() and metrics.stat().st_size) or any(folder.glob("*")):
             return
-        names = ["config.toml", "versions.json", "metrics.jsonl", "workers.jsonl", ".run", ".lock"]
-        more = (self.path.glob(kind) for kind in (".epoch-*", ".tracker-*", "tracker-*.json"))
+        names = "config.toml", "versions.json", "*.jsonl", "tracker-*.json", ".run", ".lock"
         with suppress(OSError):
-            for path in chain(map(self.path.joinpath, names), *more):
+            for path in chain(*map(self.path.glob, (*names, ".epoch-*", ".tracker-*"))):
                 path.unlink(missing_ok=True)
             folder.rmdir()
             self.path.rmdir()
 
     def lock(self) -> None:
         """Keep other processes from writing here until :meth:`close`; see `take_lock`."""
-        self._lock = take_lock(self.path)
+        self._lock.enter_context(take_lock(self.path) or nullcontext())
 
     def close(self) -> None:
         """Close the files that are appended to, and release the lock."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
         self.metrics.close()
         if self._keeper is not None:
             self._keeper.close()

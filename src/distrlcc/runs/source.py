@@ -163,7 +163,7 @@ def spec_in(
 
 def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollout:
     """Allocate the rollout that a run's learner learns from."""
-    sizes = config.rollout_length, environments, config.sequence_length
+    sizes = config.rollout_length, environments, config.section.sequence_length
     return Rollout.allocate(spec, *sizes, outcomes=config.outcomes, truth=config.truth)
 
 

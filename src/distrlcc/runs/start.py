@@ -64,8 +64,7 @@ def train_alone(state: RunState, options: RunOptions) -> int:
     if show:
         tell(state.summary(), stopped, run.policy_path)
     if show and stopped:
-        again = f"distrlcc {config.command} {go_on(run.path, run.storage)}"
-        say(f"stopped; saved. Go on with: {again}")
+        say(f"stopped; saved. Go on with: distrlcc {config.command} {go_on(run.path, run.storage)}")
     return 128 + stopped if stopped else 0
 
 
