@@ -133,8 +133,7 @@ class _Origin:
 
     def lacks(self, newest: Manifest) -> bool:
         """Say whether what is stored is of another run directory that went on without this one."""
-        same = newest.folder == self.folder if not self.place else newest.place == self.place
-        return newest.generation > self.seen and not same
+        return newest.generation > self.seen and newest.place != self.place
 
     @classmethod
     def write(cls, run: Path, seen: int = 0, folder: str = "", place: str = "") -> _Origin:

@@ -293,10 +293,9 @@ def drive(
     # Say how to go on: the run directory has the same path in another process.
     out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()
     options, limit = replace(options, out=out), config.max_seconds
-    address = f" --address {on}" if on else ""
-    address += f" --processes {learners}" * (learners > 1 and not workers)
+    more = f" --address {on}" * bool(on) + f" --processes {learners}" * (not workers)
     rest = go_on(out, options.place(""))
-    again = f"distrlcc train --engine ray --topology {topology}{address} {rest}"
+    again = f"distrlcc train --engine ray --topology {topology}{more} {rest}"
     # Open what the run needs, in this order, and close it in reverse.
     with session.ray_session(on) as ray:
         here = ray.util.get_node_ip_address()

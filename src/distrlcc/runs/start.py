@@ -27,15 +27,14 @@ def open_directory(
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or go on with it, locked; store its end. ``run`` names the run."""
     options.trackers.check()
-    options = replace(options, out=options.out or make_fresh(Path("runs"), config.recipe))
-    assert options.out is not None
+    out = options.out or make_fresh(Path("runs"), config.recipe)
     Stopper.newest = 0
-    storage = options.place(run or uuid.uuid4().hex)
+    storage = replace(options, out=out).place(run or uuid.uuid4().hex)
     with ExitStack() as stack:
         if storage is not None:
-            stack.enter_context(stored(storage, options.out, resume=options.resume))
+            stack.enter_context(stored(storage, out, resume=options.resume))
         directory = RunDirectory.open(
-            options.out, config, resume=options.resume, tensorboard=options.tensorboard
+            out, config, resume=options.resume, tensorboard=options.tensorboard
         )
         directory.storage = storage
         stack.enter_context(directory)

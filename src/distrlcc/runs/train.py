@@ -173,9 +173,8 @@ def _figures(
     seconds = learned - begin
     learning = learned - collected - sum(agreed.seconds.values())
     parts = {f"share_{name}": part / seconds for name, part in agreed.seconds.items()}
-    found = state.source.metrics(agreed.stats, seconds, agreed.counts)
     return {
-        **found,
+        **(found := state.source.metrics(agreed.stats, seconds, agreed.counts)),
         **agreed.metrics,
         "steps": float(state.counters.steps),
         "steps_per_second": agreed.stats.steps / seconds,
