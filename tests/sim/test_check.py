@@ -38,6 +38,7 @@ def test_oracles_are_drawn_and_share_with_flows_that_come_and_go() -> None:
 
 
 CORNERS = {
+    "12 Gbit/s and 3 s": (Link(rate_mbps=12_032, delay_ms=1500), 1, 10.0),
     "32 flows": (Link(rate_mbps=50, delay_ms=10, queue_packets=100, ack_jitter_ms=2.0), 32, 20.0),
     "8 BDP of 1 Gbit/s and 400 ms": (
         Link(rate_mbps=1000, delay_ms=200, queue_packets=8 * 33_245),
@@ -77,7 +78,7 @@ def test_they_agree_when_a_lateness_is_of_long_ago(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "corner", ["32 flows", pytest.param("8 BDP of 1 Gbit/s and 400 ms", marks=pytest.mark.long)]
+    "corner", [*islice(CORNERS, 2), pytest.param([*CORNERS][2], marks=pytest.mark.long)]
 )
 def test_they_agree_in_corners_of_the_world(corner: str) -> None:
     link, count, most = CORNERS[corner]

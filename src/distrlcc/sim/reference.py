@@ -393,8 +393,9 @@ def best_window(
     """
     link = scenario.link
     span = 2 * conditions_at(link, now)[0] + round(scenario.flows[number].extra_rtt_ms * 1e6)
-    policed = NEVER if link.policer_mbps is None else round(link.policer_mbps * 1e6) * span
-    bits = min(capacity(link, end - span, end), policed)
+    bits = capacity(link, end - span, end)
+    if link.policer_mbps is not None:
+        bits = min(bits, round(link.policer_mbps * 1e6) * span)
     active = max(sum(max(start, now) < min(stop, end) for start, stop in spans), 1)
     return Fraction(bits + PACKET_BITS, PACKET_BITS * active)
 
