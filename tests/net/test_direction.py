@@ -21,6 +21,7 @@ from distrlcc.net.emulator.link_config import (
 from distrlcc.net.emulator.link_log import LinkLog
 from distrlcc.sim.link import read_log, replay
 from distrlcc.sim.queues import QueueSpec, parse_queue
+from distrlcc.sim.reference import PACKET_BITS, capacity
 from distrlcc.sim.scenario import JITTERS, Change, JitterKind, Link, Scenario, parse_jitter
 from distrlcc.sim.trace import parse_trace
 
@@ -77,13 +78,28 @@ def test_changes_of_rate_delay_and_loss() -> None:
     sends = [(k * MILLISECOND, b"%04d" % k + FULL[4:]) for k in range(500)]
     got = _drive(config, sends, 900 * MILLISECOND)
     times = [time // MILLISECOND for time, _ in got]
-    # The changes come before departures: 99 packets depart before 100, then one per 2 ms, none from
-    # 200 on, one per ms from 301 on, and what departs from 400 on is lost.
-    assert times[:99] == [k + 11 for k in range(99)]
-    assert times[99:148] == [112 + 2 * k for k in range(49)]
+    # 100 packets depart until 100, then one per 2 ms, none after 200, one per ms from 301 on. Delay
+    # and loss change before departures: what departs from 400 on is lost.
+    assert times[:100] == [k + 11 for k in range(100)]
+    assert times[100:150] == [112 + 2 * k for k in range(50)]
     # The delay falls by 8 ms while nothing departs.
-    assert times[148:] == [303 + k for k in range(99)]
+    assert times[150:] == [303 + k for k in range(99)]
     assert [data[:4] for _, data in got] == [b"%04d" % k for k in range(len(got))]
+
+
+@pytest.mark.parametrize(("mbps", "every_ms"), [(0.1, 50), (1, 20), (7, 1), (100, 20)])
+def test_a_rate_that_changes_often_loses_nothing_of_a_packets_time(
+    mbps: float, every_ms: int, tmp_path: Path
+) -> None:
+    rates = enumerate([mbps * 1.1, mbps] * 250, 1)
+    link = Link(mbps, changes=tuple(Change(k * every_ms / 1e3, rate) for k, rate in rates))
+    log, end = LinkLog(tmp_path / "log"), 501 * every_ms * MILLISECOND
+    way = Direction(uplink(link), random.Random(), logs=[log])
+    way.begin(0)
+    way.advance(now=end)
+    log.close()
+    carried = capacity(link, 0, end) / PACKET_BITS
+    assert (tmp_path / "log").read_text().count("#") == pytest.approx(carried, abs=1, rel=1e-4)
 
 
 def test_a_link_that_begins_in_silence() -> None:

@@ -95,11 +95,15 @@ _LONGEST_MS = 20_000
 _MOST_LINES = 2_000_000
 
 
-def constant_times(packets_per_ms: Fraction) -> NDArray[np.int64]:
+_EARNED_UNITS = 10**5
+
+
+def constant_times(packets_per_ms: Fraction, earned: Fraction = Fraction(0)) -> NDArray[np.int64]:
     """Return the opportunities of a rate above 0 over one period, ms, not decreasing.
 
     The k-th stands in the first millisecond by whose end k packets' time has passed; one packet per
     ms is the trace ``1``. The rate is exact where a period of at most 20 s holds it, else to 1e-7.
+    Of the first packet so much has passed as ``earned``, less than what a ms carries.
     """
     rate = packets_per_ms.limit_denominator(_LONGEST_MS)
     # A very slow link has a long period; a very fast one a short one, for memory's sake.
@@ -107,8 +111,9 @@ def constant_times(packets_per_ms: Fraction) -> NDArray[np.int64]:
         rate = 1 / (1 / packets_per_ms).limit_denominator(_LONGEST_MS)
     if rate.numerator > _MOST_LINES:
         rate = packets_per_ms.limit_denominator(max(int(_MOST_LINES / packets_per_ms), 1))
-    count = np.arange(1, rate.numerator + 1, dtype=np.int64)
-    return -(-count * rate.denominator // rate.numerator)
+    count = np.arange(1, rate.numerator + 1, dtype=np.int64) * _EARNED_UNITS
+    count -= int(earned * _EARNED_UNITS)
+    return -(-count * rate.denominator // (rate.numerator * _EARNED_UNITS))
 
 
 MAX_LOG_BYTES = 64 * 1024 * 1024

@@ -86,7 +86,10 @@ class Direction:
             if change.loss is not None:
                 self._loss = change.loss
             if change.times is not None and self._link is not None:
-                self._link.follow(change.times or (NEVER,), base=self._base + change.at_ms)
+                # What the old rate has carried until then leaves in this very millisecond.
+                self._use_until(self._base + change.at_ms)
+                since = self._base + change.at_ms - change.phase_ms
+                self._link.follow(change.times or (NEVER,), base=since)
         self._use_until(milliseconds)
 
     def arrivals(self, *, now: int) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ class LinkChange:
     times: tuple[int, ...] | None = None  # of a new rate over one period, ms; empty is an outage
     delay_ms: float | None = None
     loss: float | None = None
+    phase_ms: int = 0  # how far into its period the new rate begins
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,18 @@ def require_plain_link(link: Link) -> None:
 def uplink(link: Link) -> DirectionConfig:
     """Return the data's direction, at 1504 bytes a packet; raises as `require_plain_link` does."""
     require_plain_link(link)
-    times = _rate_times(link.rate_mbps or 0.0) if link.trace is None else _trace_times(link.trace)
+    rate, since, earned = _per_ms(link.rate_mbps or 0.0), 0, Fraction(0)
+    times = _rate_times(rate) if link.trace is None else _trace_times(link.trace)
     changes = []
     for change in link.changes:
-        rates = None if change.rate_mbps is None else _rate_times(change.rate_mbps)
-        changes.append(LinkChange(round(change.at_s * 1000), rates, change.delay_ms, change.loss))
+        at, rates, phase = round(change.at_s * 1000), None, 0
+        if change.rate_mbps is not None:
+            # What a packet has got of its time at the rates before counts at the new one.
+            earned = (earned + rate * (at - since)) % 1
+            rate, since = _per_ms(change.rate_mbps), at
+            phase = earned // rate if rate else 0
+            rates = _rate_times(rate, earned - phase * rate)
+        changes.append(LinkChange(at, rates, change.delay_ms, change.loss, phase))
     source, start = link.trace or f"{link.rate_mbps:g}mbit", round(link.trace_start_s * 1000)
     path = source, times, start, link.queue, link.delay_ms, link.loss
     late = link.late_share, link.late_ms
@@ -144,7 +152,9 @@ def _trace_times(name: str) -> tuple[int, ...]:
     return tuple(chain.from_iterable(shared))
 
 
-def _rate_times(mbps: float) -> tuple[int, ...]:
-    if mbps == 0:
-        return ()
-    return tuple(constant_times(Fraction(mbps) * 1000 / (PACKET_BYTES * 8)).tolist())
+def _per_ms(mbps: float) -> Fraction:
+    return Fraction(mbps) * 1000 / (PACKET_BYTES * 8)
+
+
+def _rate_times(packets_per_ms: Fraction, earned: Fraction = Fraction(0)) -> tuple[int, ...]:
+    return tuple(constant_times(packets_per_ms, earned).tolist()) if packets_per_ms else ()
