@@ -2,6 +2,8 @@
 
 FOREVER = 1 << 62  # a time that never comes, and a queue limit that is never reached
 
+MAX_PACKETS = 2**31 - 2**26  # that a link may carry and a flow send: a flow's counts have 31 bits
+
 DELAYED_ACK_NS = 40_000_000  # so long a receiver that delays ACKs holds one (as Linux at first)
 
 # Link parameters and state, int64 [N, LINK_COLUMNS].

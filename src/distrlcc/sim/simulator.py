@@ -28,7 +28,6 @@ BROKEN = "a user's scheme raised, or set a window or rate out of bounds, and sen
 
 _STEP = 10_000_000
 _MILLISECOND = 1_000_000
-MAX_PACKETS = 2**31 - 2**26  # what a link may carry in a scenario, as a flow's counts have 31 bits
 _FIRST_RING = 64
 _MOST_SPARE = 1 << 22  # opportunities for which there is room before traces that will come need it
 _FIELDS = IntervalStats.names()
@@ -134,10 +133,10 @@ class Simulator:
         packets /= 8.0 * PACKET_BYTES * NANOSECONDS
         if row[col.IS_TRACE]:
             packets = end / row[col.TRACE_PERIOD] * row[col.TRACE_LENGTH]
-        if packets > MAX_PACKETS:
+        if packets > col.MAX_PACKETS:
             raise ConfigError(
                 f"{scenario.name}: its link carries {packets:.3g} packets, more than a flow can "
-                f"count ({MAX_PACKETS:.3g}); expected a shorter duration_s or a lower rate"
+                f"count ({col.MAX_PACKETS:.3g}); expected a shorter duration_s or a lower rate"
             )
 
     def _load_schedule(self, n: int, link: Link) -> None:
@@ -250,7 +249,7 @@ class Simulator:
         self.results[n, col.BEST_CWND] = best / sharing
 
     def advance(self, step_ns: int | IntArray) -> None:
-        """Advance every link by a step's length, ns, one for all or one for each."""
+        """Advance every link by a step, ns, one for all or one for each; raises ConfigError."""
         until = self.links[:, col.NOW] + step_ns
         self._duration[:] = step_ns
         while True:
@@ -261,8 +260,13 @@ class Simulator:
             flows = *rows, self.ring, self.scores, self.queues, rules
             results = self.results, self.with_best, histograms, log
             stuck = kernel(until, *links, *flows, schemes, ewmas, *results)
-            if stuck < 0:
+            if stuck == -1:
                 return
+            if stuck < 0:
+                raise ConfigError(
+                    f"a flow has sent more packets than it can count ({col.MAX_PACKETS:.3g}), most "
+                    "of which its queue dropped; expected a smaller window or rate of it"
+                )
             self._make_room(stuck)
 
     def _choose_kernel(self) -> tuple[Any, ...]:
