@@ -425,10 +425,19 @@ def test_more_packets_than_a_flow_can_count_are_refused(link: Link) -> None:
     simulator.load(0, Scenario("short", link, duration_s=30.0))
     with pytest.raises(ConfigError, match="more than a flow can count"):
         simulator.load(0, Scenario("long", link, duration_s=10_000.0))
-    # A flow may send more than its link carries, too.
-    simulator.flows[0, [col.SENT, col.NEXT_ACK]] = col.MAX_PACKETS
-    with pytest.raises(ConfigError, match="sent more packets than it can count"):
-        simulator.advance(10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("columns", "most"),
+    [([col.SENT, col.NEXT_ACK], col.MAX_PACKETS), ([col.QUEUEING_SUM], 2**63 - 1)],
+)
+def test_full_counts_end_the_simulation(columns: list[int], most: int) -> None:
+    # A flow may send more than its link carries.
+    simulator = Simulator(1)
+    simulator.load(0, Scenario("full", Link(10.0, delay_ms=1.0)))
+    simulator.flows[0, columns] = most
+    with pytest.raises(ConfigError, match="counts are full"):
+        simulator.advance(100_000_000)
 
 
 def _scheme_shares(link: Link, seconds: float, seed: int = 3) -> dict[str, tuple[float, float]]:

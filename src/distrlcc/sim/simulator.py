@@ -264,8 +264,9 @@ class Simulator:
                 return
             if stuck < 0:
                 raise ConfigError(
-                    f"a flow has sent more packets than it can count ({col.MAX_PACKETS:.3g}), most "
-                    "of which its queue dropped; expected a smaller window or rate of it"
+                    f"a flow's counts are full: it has sent {col.MAX_PACKETS:.3g} packets, "
+                    "or those acknowledged waited for 292 years in all; expected a smaller window "
+                    "or rate of it, or a shorter time"
                 )
             self._make_room(stuck)
 
