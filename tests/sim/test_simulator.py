@@ -1,6 +1,7 @@
 """Laws that every simulator of a bottleneck keeps."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -302,6 +303,20 @@ def test_a_flow_of_a_size_is_complete_when_that_is_acknowledged() -> None:
     assert (row[col.SENT], row[col.DELIVERED], row[col.DROPPED]) == (7, 5, 2)
     timeout = timeout_after(20, 21, 22, 23)
     assert simulator.completions()[0] == pytest.approx(0.023 + timeout + 0.021 + 0.021, abs=1e-8)
+
+
+def test_a_trace_that_changes_on_the_disk_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "one.trace"
+    path.write_text("7\n")
+    simulator, link = Simulator(1), Link(trace=str(path), delay_ms=10)
+    used = []
+    for _ in range(2):
+        simulator.load(0, Scenario("link", link))
+        simulator.advance(10**9)
+        used.append(simulator.results[0].tolist())
+        path.write_text("1\n2\n900\n")
+    assert used[0] == used[1]
+    assert _run(link, Flow(), steps=100)[1]["capacity"] == 5
 
 
 def test_a_trace_wraps() -> None:

@@ -79,7 +79,7 @@ class Simulator:
         self._kernel: tuple[Any, ...] | None = None
         self._with_schemes = self._with_aqm = False
         self._duration = np.zeros(n_links)
-        self._trace_places: dict[str, int] = {}
+        self._trace_places: dict[str, tuple[int, int]] = {}
         self._traces_used = 0
         self._ring_places, self._queue_places = _Places(n_all * _FIRST_RING), _Places(0)
         self._queue_rings = np.zeros((n_links, 2), np.int64)
@@ -156,29 +156,31 @@ class Simulator:
             self.losses[n, k] = min(int(loss * 2.0**63), 2**63 - 1)
 
     def _load_trace(self, row: IntArray, trace: Trace, start_ns: int) -> None:
-        place = self._place_trace(trace)
-        shift = start_ns % trace.period_ns
-        first = int(np.searchsorted(trace.times_ns, shift, side="right"))
+        place, length = self._place_trace(trace)
+        times = self.traces[place : place + length]  # as they were when the trace came first
+        shift = start_ns % int(times[-1])
+        first = int(np.searchsorted(times, shift, side="right"))
         row[col.IS_TRACE] = 1
-        row[col.TRACE_START], row[col.TRACE_LENGTH] = place, len(trace.times_ns)
-        row[col.TRACE_PERIOD], row[col.TRACE_SHIFT] = trace.period_ns, shift
+        row[col.TRACE_START], row[col.TRACE_LENGTH] = place, length
+        row[col.TRACE_PERIOD], row[col.TRACE_SHIFT] = times[-1], shift
         row[[col.CURSOR, col.NEXT]] = first
         row[[col.CURSOR_ROW, col.NEXT_ROW]] = first
         row[[col.CURSOR_BASE, col.NEXT_BASE]] = -shift
 
-    def _place_trace(self, trace: Trace) -> int:
-        place = self._trace_places.get(trace.name)
-        if place is None:
-            place = self._traces_used
-            if place + len(trace.times_ns) > len(self.traces):
-                require_memory(trace.name, 8 * (place + len(trace.times_ns)))
-            self._trace_places[trace.name] = place
-            self._traces_used += len(trace.times_ns)
+    def _place_trace(self, trace: Trace) -> tuple[int, int]:
+        """Return where a trace stands in the arena, and its length, opportunities."""
+        found = self._trace_places.get(trace.name)
+        if found is None:
+            found = place, length = self._traces_used, len(trace.times_ns)
+            if place + length > len(self.traces):
+                require_memory(trace.name, 8 * (place + length))
+            self._trace_places[trace.name] = found
+            self._traces_used += length
             if self._traces_used > len(self.traces):
                 room = min(self._traces_used, _MOST_SPARE)
                 self.traces = _enlarged(self.traces, self._traces_used + room)
             self.traces[place : self._traces_used] = trace.times_ns
-        return place
+        return found
 
     def _load_queue(self, n: int, link: Link) -> None:
         row, queue = self.links[n], link.queue
