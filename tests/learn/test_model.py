@@ -1,7 +1,9 @@
 """The network under training: flat views, one step by hand, ranks that act as one."""
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier, Thread
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from distrlcc.learn.learner import NotFiniteError
 from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
-from distrlcc.policy.spec import PolicySpec
 from distrlcc.types import TRUTH
 from tests.learn.toys import ToyEnv, collected, make_spec, same_weights
 from tests.trees import same
@@ -96,6 +97,24 @@ class ThreadReducer:
         return np.asarray(np.sum(self._all(values.copy()), axis=0))
 
 
+def two_reducers() -> list[ThreadReducer]:
+    """Return those of two ranks."""
+    barrier, parts = Barrier(2), dict[int, Any]()
+    return [ThreadReducer(rank, barrier, parts) for rank in range(2)]
+
+
+def in_threads(call: Callable[[int], Any]) -> list[Any]:
+    """Call with both ranks' numbers at once; return what comes of it."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(call, range(2), timeout=30))
+
+
+def learned(ranks: Sequence[Learner], cut: bool = False) -> list[dict[str, float]]:
+    """Let two ranks `run` at once, of which the second may be cut short; return their metrics."""
+    stops = None, (lambda done: done == 1) if cut else None
+    return in_threads(lambda r: run(ranks[r], ToyEnv(3, "memory", 3 * r), stops[r]))
+
+
 RANKED: dict[str, tuple[Any, Any]] = {
     "ppo": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_kl_loss=True)),
     "vtrace": (PPO, PPOConfig(num_epochs=2, sequence_length=4, use_vtrace=True)),
@@ -114,24 +133,13 @@ def test_two_ranks_learn_as_one_and_stay_in_step_where_one_is_cut_short(
 ) -> None:
     spec, (learner, config) = make_spec("memory", kind=kind, hidden=(8,)), RANKED[name]
     config = replace(config, minibatch_size=8 if cut else 32)
-    barrier, parts, results = Barrier(2), dict[int, Any](), [dict[str, float](), {}]
-    ranks = [learner(config, spec, 0, ThreadReducer(r, barrier, parts)) for r in range(2)]
-
-    def run(r: int) -> None:
-        stop = (lambda done: done == 1) if cut and r else None
-        results[r] = _run(ranks[r], ToyEnv(3, "memory", 3 * r), spec, stop)
-
-    threads = [Thread(target=run, args=(r,)) for r in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
+    ranks = [learner(config, spec, 0, reducer) for reducer in two_reducers()]
+    results = learned(ranks, cut)
     same_weights(ranks[0].weights(), ranks[1].weights())
     if cut:
         return
     alone = learner(config, spec, 0)
-    for key, value in _run(alone, ToyEnv(6, "memory"), spec).items():
+    for key, value in run(alone, ToyEnv(6, "memory")).items():
         if key != "kl":
             assert results[0][key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
             assert results[0][key] == pytest.approx(results[1][key]), key
@@ -173,9 +181,10 @@ def _started(learner: Learner) -> tuple[Collector, Rollout]:
     return collector, rollout
 
 
-def _run(learner: Learner, env: Any, spec: PolicySpec, stop: Any = None) -> dict[str, float]:
-    collector = Collector(env, spec, seed=0)
-    rollout = Rollout.allocate(spec, 16, env.num_envs, 4, truth=len(TRUTH))
+def run(learner: Learner, env: Any, stop: Any = None) -> dict[str, float]:
+    """Let a learner learn twice; return the second time's metrics."""
+    collector = Collector(env, learner.spec, seed=0)
+    rollout = Rollout.allocate(learner.spec, 16, env.num_envs, 4, truth=len(TRUTH))
     for _ in range(2):
         collected(learner, collector, rollout, stop)
         metrics = learner.update(rollout)

@@ -1,10 +1,8 @@
 """Batches and rates that follow the number of ranks."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from threading import Barrier, Thread
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -16,18 +14,9 @@ from distrlcc.learn.config import LRRule
 from distrlcc.learn.flat_adam import FlatAdam
 from distrlcc.learn.learner import NotFiniteError, Spread
 from distrlcc.learn.scaling import NoiseScale, Scale
-from tests.learn.test_model import RANKED, ThreadReducer, _run
+from tests.learn.test_model import RANKED, in_threads, learned, run, two_reducers
 from tests.learn.toys import ToyEnv, make_spec, same_weights
 from tests.trees import same
-
-
-def _in_threads(run: Callable[[int], None]) -> None:
-    threads = [Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("rule", get_args(LRRule))
@@ -51,19 +40,13 @@ def test_the_rate_rises_with_ranks_over_some_updates_and_falls_at_once(rule: LRR
 def test_two_ranks_with_a_batch_each_learn_as_one_with_both_batches(name: str) -> None:
     learner, config = RANKED[name]
     spec, config = make_spec("memory", hidden=(8,)), replace(config, minibatch_size=16)
-    barrier, parts, results = Barrier(2), dict[int, Any](), [dict[str, float](), {}]
-    ranks = [learner(config, spec, 0, ThreadReducer(r, barrier, parts)) for r in range(2)]
+    ranks = [learner(config, spec, 0, reducer) for reducer in two_reducers()]
     alone = learner(config, spec, 0)
     alone.scale = Scale(SimpleNamespace(size=2), own=True, warm_up=2)
     for rank in ranks:
         rank.scale = Scale(rank.reducer, own=True, warm_up=2)
-
-    def run(r: int) -> None:
-        results[r] = _run(ranks[r], ToyEnv(3, "memory", 3 * r), spec)
-
-    _in_threads(run)
-    found = _run(alone, ToyEnv(6, "memory"), spec)
-    assert results[0]["lr"] == pytest.approx(found["lr"])
+    found = run(alone, ToyEnv(6, "memory"))
+    assert learned(ranks)[0]["lr"] == pytest.approx(found["lr"])
     if name != "adaptive":  # the rule stands back where the KL sets the rate
         assert found["lr"] == pytest.approx(config.lr * alone.scale.factor)
         assert alone.scale.factor > 1
@@ -105,18 +88,12 @@ def test_local_steps_end_every_update_with_the_same_weights_and_moments(
 ) -> None:
     learner, config = RANKED[name]
     spec, config = make_spec("memory", hidden=(8,)), replace(config, minibatch_size=8)
-    barrier, parts = Barrier(2), dict[int, Any]()
-    reducers = [ThreadReducer(r, barrier, parts) for r in range(2)]
+    reducers = two_reducers()
     for reducer in reducers:
         reducer.sync_every = every
     ranks = [learner(config, spec, 0, reducer) for reducer in reducers]
     before = ranks[0].weights().arrays
-
-    def run(r: int) -> None:
-        stop = (lambda done: done == 1) if r else None  # the second is always cut short
-        _run(ranks[r], ToyEnv(3, "memory", 3 * r), spec, stop)
-
-    _in_threads(run)
+    learned(ranks, cut=True)
     same(ranks[0].shared_state(), ranks[1].shared_state())
     after = ranks[0].weights().arrays
     assert any(not np.array_equal(before[key], after[key]) for key in before)
@@ -127,10 +104,9 @@ def test_local_steps_end_every_update_with_the_same_weights_and_moments(
 
 
 def test_what_is_not_finite_in_one_ranks_local_step_is_refused_by_all() -> None:
-    barrier, parts = Barrier(2), dict[int, Any]()
-    reducers, refused = [ThreadReducer(r, barrier, parts) for r in range(2)], list[int]()
+    reducers = two_reducers()
 
-    def run(r: int) -> None:
+    def steps(r: int) -> None:
         reducers[r].sync_every = 3
         adam = FlatAdam(torch.nn.Linear(2, 1), reducers[r])
         factor = torch.inf if r else 1.0
@@ -138,7 +114,5 @@ def test_what_is_not_finite_in_one_ranks_local_step_is_refused_by_all() -> None:
             adam.step(adam.flat.sum() * factor, 4, 0.1, None)
         with pytest.raises(NotFiniteError):
             adam.step(adam.flat.sum() * factor, 4, 0.1, None)
-        refused.append(r)
 
-    _in_threads(run)
-    assert sorted(refused) == [0, 1]
+    in_threads(steps)

@@ -179,7 +179,8 @@ def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_traces_is_a_suite_and_training_starts_anywhere(tmp_path: Path) -> None:
-    for folder, text, seconds in (("a", "5\n40000\n", 40.0), ("b", "1\n", 30.0)):
+    of = {"a": ("5\n40000\n", 40.0), "b": ("1\n", 30.0), "hour": ("1\n3600000\n", 3600.0)}
+    for folder, (text, seconds) in of.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "t.trace").write_text(text)
         suite = load_suite(str(tmp_path / folder))
@@ -336,13 +337,6 @@ def test_a_users_suite_has_what_it_says(tmp_path: Path) -> None:
     env = LinkVectorEnv(64, EnvConfig(suites=(f"{tmp_path}/mine.py:links",)))
     with pytest.raises(ConfigError, match="expected agent first"):
         env.reset()
-
-
-def test_a_trace_of_an_hour_is_run_for_an_hour(tmp_path: Path) -> None:
-    path = tmp_path / "hour.trace"
-    path.write_text("1\n3600000\n")
-    (scenario,) = trace_suite([str(path)]).scenarios("test")
-    assert scenario.duration_s == 3600.0
 
 
 @pytest.mark.parametrize("name", ["genet", "aurora", "world", "flows", *SHARED])
