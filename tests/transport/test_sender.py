@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 
+from distrlcc.control.base import Held
 from distrlcc.transport.recovery import NEVER
 from distrlcc.transport.sender import SIMULATOR_OPTIONS, Sender, SenderOptions
 from distrlcc.types import Ack, IntervalStats
@@ -11,11 +12,11 @@ from distrlcc.types import Ack, IntervalStats
 MS = 1_000_000
 
 
-class Steered:
+class Steered(Held):
     """A controller that does nothing and remembers what it was told."""
 
     def __init__(self, cwnd: float = 10.0, pacing_rate: float = 0.0) -> None:
-        self.cwnd, self.pacing_rate = cwnd, pacing_rate
+        super().__init__(cwnd, pacing_rate)
         self.acks: list[Ack] = []
         self.timeouts: list[tuple[int, int]] = []
 
@@ -24,8 +25,6 @@ class Steered:
 
     def on_timeout(self, *, now: int, sent: int) -> None:
         self.timeouts.append((now, sent))
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None: ...
 
 
 def sending(cwnd: float, options: SenderOptions | None = None) -> tuple[Steered, Sender]:

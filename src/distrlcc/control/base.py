@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from distrlcc.control.state import INITIAL_CWND
 from distrlcc.types import Ack, IntervalStats
 
 
@@ -10,8 +11,8 @@ class Controller(Protocol):
     """Acknowledgements or interval statistics in, window and pacing rate out.
 
     A controller has no clock: the caller passes ``now``, which never decreases. The sender calls
-    `on_ack` per ACK and `on_interval` per step; a controller that needs only one of them ignores
-    the other. The sender reads the two properties before each packet.
+    `on_ack` per ACK and `on_interval` per step; what a subclass leaves out does nothing. The sender
+    reads the two properties before each packet.
     """
 
     @property
@@ -24,26 +25,20 @@ class Controller(Protocol):
 
     def on_ack(self, ack: Ack, *, now: int) -> None:
         """Take one acknowledgement; ``now`` is the time, ns."""
+        return
 
     def on_timeout(self, *, now: int, sent: int) -> None:
         """Learn that the timer fired; a probe follows the ``sent`` ones. It may prove spurious."""
+        return
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         """Take one step's statistics, arrays of one element, at the step's end."""
+        return
 
 
 @dataclass
-class Held:
+class Held(Controller):
     """A controller whose window, packets, and rate, packets/s, are set from outside."""
 
-    cwnd: float
+    cwnd: float = INITIAL_CWND
     pacing_rate: float = 0.0
-
-    def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_timeout(self, *, now: int, sent: int) -> None:
-        """Leave the window as it was set."""
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Leave the window as it was set."""

@@ -7,10 +7,11 @@ comparisons can. A user's scheme alone is called so, at the end of the chain.
 import numpy as np
 
 from distrlcc.control import bbr, copa, cubic, ledbat, reno, vegas
+from distrlcc.control.base import Controller
 from distrlcc.control.compiled import njit, njit_inner
 from distrlcc.control.state import CWND, INITIAL_CWND, PACING, SCHEMES, STATE_SIZE
 from distrlcc.control.user_scheme import INITIALISE, ON_ACK, ON_TIMEOUT, call
-from distrlcc.types import Ack, FloatArray, IntervalStats
+from distrlcc.types import Ack, FloatArray
 
 AGENT, ORACLE, FIXED, RENO, CUBIC, VEGAS, COPA, BBR, LEDBAT = SCHEMES.values()
 
@@ -120,7 +121,7 @@ def on_timeout(scheme: int, s: FloatArray, sent: int) -> None:
         _bound(s)
 
 
-class SchemeController:
+class SchemeController(Controller):
     """One flow of a scheme, such as ``SchemeController("fixed", parameter=20)``.
 
     A scheme is a name of `distrlcc.control.state.SCHEMES`, but for ``agent`` and ``oracle``, which
@@ -170,6 +171,3 @@ class SchemeController:
             self._before[:] = self.state
         self._timed_out = True
         on_timeout(self._scheme, self.state, sent)
-
-    def on_interval(self, stats: IntervalStats, *, now: int) -> None:
-        """Do nothing: these schemes act on each acknowledgement."""

@@ -4,16 +4,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control import windows
+from distrlcc.control.base import Controller
 from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS, noise_held
 from distrlcc.plugins import lent
 from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
-from distrlcc.types import NANOSECONDS, Ack, IntervalStats
+from distrlcc.types import NANOSECONDS, IntervalStats
 
 
-class PolicyController:
-    """A `distrlcc.control.base.Controller` that acts once per step, as in the environment."""
+class PolicyController(Controller):
+    """A controller that acts once per step, as in the environment."""
 
     def __init__(
         self,
@@ -74,12 +75,6 @@ class PolicyController:
     def step_ns(self, min_rtt: float) -> int:
         """Return the next step's length, ns, given the minimum RTT, s."""
         return max(self._least_step, int(min_rtt * NANOSECONDS * self._interval_rtts))
-
-    def on_ack(self, ack: Ack, *, now: int) -> None:
-        """Leave the window as it is until the step's end."""
-
-    def on_timeout(self, *, now: int, sent: int) -> None:
-        """Leave the window as it is until the step's end."""
 
     def on_interval(self, stats: IntervalStats, *, now: int) -> None:
         """Act on one step's statistics."""
