@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrlcc.control import windows
-from distrlcc.control.base import Controller
+from distrlcc.control.base import Held
 from distrlcc.control.windows import WindowControl
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS, noise_held
@@ -13,7 +13,7 @@ from distrlcc.policy.numpy_policy import ActingPolicy, NumpyPolicy
 from distrlcc.types import NANOSECONDS, IntervalStats
 
 
-class PolicyController(Controller):
+class PolicyController(Held):
     """A controller that acts once per step, as in the environment."""
 
     def __init__(
@@ -37,27 +37,16 @@ class PolicyController(Controller):
         self._windows = WindowControl(1, spec.pacing, spec.guard, held)
         self._preference = np.array([[] if preference is None else [preference]], float)
         self._actor = actor
-        cwnd, pacing = self._actions.initial
-        self._cwnd, self._pacing = np.array([cwnd]), np.array([pacing])
+        super().__init__(*self._actions.initial)
         unseen = self._observations.size + self._actions.size
         self._act(np.concatenate([np.zeros((1, unseen)), self._preference], axis=1))
 
     def _act(self, observation: NDArray[np.float64]) -> None:
         action = self._actor.act(observation.astype(np.float32))
-        held = self._cwnd, self._pacing
-        chosen = self._actions.apply(action, *held)
-        self._cwnd, self._pacing = self._windows.apply(held, chosen)
+        held = np.array([self.cwnd]), np.array([self.pacing_rate])
+        cwnd, pacing = self._windows.apply(held, self._actions.apply(action, *held))
+        self.cwnd, self.pacing_rate = float(cwnd[0]), float(pacing[0])
         self._previous = self._actions.encode(action)
-
-    @property
-    def cwnd(self) -> float:
-        """Congestion window, packets."""
-        return float(self._cwnd[0])
-
-    @property
-    def pacing_rate(self) -> float:
-        """Pacing rate, packets/s; 0: the window alone limits."""
-        return float(self._pacing[0])
 
     @property
     def guarded(self) -> bool:
