@@ -95,7 +95,8 @@ class Reference:
         """Set up a scenario at time zero; raises TraceError."""
         self.scenario = scenario
         self.link = build_link(scenario, self._note_drop)
-        self._policer = _policer(scenario.link)
+        packets, rate = scenario.link.policer_packets, scenario.link.policer_mbps or 0.0
+        self._policer = packets and Policer(round(rate * 1e6), packets * PACKET_BYTES)
         self._hop_arrival = 0
         self.flows = [
             _Flow(k, flow, scenario.seed * 64 + k) for k, flow in enumerate(scenario.flows)
@@ -315,11 +316,6 @@ def build_link(
             built.step()
         return built
     return RateLink(rate_schedule(link), queue)
-
-
-def _policer(link: Link) -> Policer | None:
-    rate, packets = round((link.policer_mbps or 0.0) * 1e6), link.policer_packets
-    return None if packets is None else Policer(rate, packets * PACKET_BYTES)
 
 
 def time_of_ack(scenario: Scenario, flow: int, seq: int, time: int) -> int:

@@ -95,9 +95,6 @@ _LONGEST_MS = 20_000
 _MOST_LINES = 2_000_000
 
 
-_EARNED_UNITS = 10**5
-
-
 def constant_times(packets_per_ms: Fraction, earned: Fraction = Fraction(0)) -> NDArray[np.int64]:
     """Return the opportunities of a rate above 0 over one period, ms, not decreasing.
 
@@ -111,9 +108,8 @@ def constant_times(packets_per_ms: Fraction, earned: Fraction = Fraction(0)) -> 
         rate = 1 / (1 / packets_per_ms).limit_denominator(_LONGEST_MS)
     if rate.numerator > _MOST_LINES:
         rate = packets_per_ms.limit_denominator(max(int(_MOST_LINES / packets_per_ms), 1))
-    count = np.arange(1, rate.numerator + 1, dtype=np.int64) * _EARNED_UNITS
-    count -= int(earned * _EARNED_UNITS)
-    return -(-count * rate.denominator // (rate.numerator * _EARNED_UNITS))
+    count = 10**5 * np.arange(1, rate.numerator + 1, dtype=np.int64) - int(10**5 * earned)
+    return -(-count * rate.denominator // (rate.numerator * 10**5))
 
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
