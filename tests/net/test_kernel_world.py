@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,16 +121,22 @@ def test_who_has_no_place_is_cubics(name: str, network: None) -> None:
         assert control.counts()["fallbacks"] == 2
 
 
+def _followed(control: KernelControl) -> tuple[socket.socket, socket.socket, Any]:
+    """Return a connection under a control, and its place, with a window of 20."""
+    near, far = connect()
+    place = control.places()[5:6]
+    place["cwnd"], control.control["beat"] = 20 << 24, time.monotonic_ns()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 6)
+    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.name.encode())
+    return near, far, place
+
+
 @pytest.mark.parametrize("space", ["indigo", "indigo-min-rtt"])
 def test_indigos_averages_are_counted(name: str, network: None, space: str) -> None:
     policy = follower()
     policy["observation"] = list(SPACES).index(space)
     with closing(register(policy, "test", name)) as control:
-        near, far = connect()
-        place = control.places()[5:6]
-        place["cwnd"], control.control["beat"] = 20 << 24, time.monotonic_ns()
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 6)
-        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        near, far, place = _followed(control)
         with closing(Pump(near, far)):
             seen = place["seen"]
             wait_until(lambda: bool(seen["delivery_rate"] > 0 and seen["send_rate"] > 0))
@@ -139,11 +146,7 @@ def test_of_packets_with_one_acknowledgement_the_oldests_round_trip_counts_too(
     name: str, network: None
 ) -> None:
     with closing(register(follower(), "test", name)) as control:
-        near, far = connect()
-        place = control.places()[5:6]
-        place["cwnd"], control.control["beat"] = 20 << 24, time.monotonic_ns()
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 6)
-        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        near, far, place = _followed(control)
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         between = []
         with near, far:

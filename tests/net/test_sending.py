@@ -288,7 +288,9 @@ def test_a_user_who_stops_is_heard_in_the_handshake() -> None:
 
 
 @contextmanager
-def _narrow_path(served: Served, most: int, delay_s: float = 0.0) -> Iterator[tuple[str, int]]:
+def _narrow_path(
+    served: Served, most: int = 800, delay_s: float = 0.0
+) -> Iterator[tuple[str, int]]:
     """Relay datagrams of up to so many bytes to a receiver, and all of its answers, later."""
     stop = threading.Event()
     with (
@@ -323,27 +325,21 @@ def _narrow_path(served: Served, most: int, delay_s: float = 0.0) -> Iterator[tu
 
 
 @pytest.mark.parametrize(
-    ("request_", "hint"),
-    [(Request(0.6), "1200"), (Request(30.0, timeout_s=1.5), "1200"), (Request(0.6, 900), "512")],
+    ("request_", "way", "hint"),
+    [
+        (Request(0.6), {}, "1200"),
+        (Request(30.0, timeout_s=1.5), {}, "1200"),
+        (Request(0.6, 900), {}, "512"),
+        (Request(0.6, 700), {}, ""),  # which fit
+        (Request(0.2), {"most": 1472, "delay_s": 0.5}, ""),  # over before an answer comes
+    ],
 )
-def test_a_path_that_swallows_full_packets_is_told(
-    served: Served, request_: Request, hint: str
+def test_a_path_that_swallows_full_packets_is_told_and_no_other(
+    served: Served, request_: Request, way: Any, hint: str
 ) -> None:
-    with _narrow_path(served, most=800) as remote:
+    with _narrow_path(served, **way) as remote:
         sent = send(remote, SchemeController("fixed", parameter=WINDOW), request_)
-    assert f"try --datagram {hint}" in sent.failure
-    assert (sent.acked, sent.loss) == (0, 1.0)
-
-
-def test_a_path_that_lets_packets_through_is_not_accused(served: Served) -> None:
-    with _narrow_path(served, most=800) as remote:
-        sent = send(remote, SchemeController("fixed", parameter=WINDOW), Request(0.6, 700))
-    assert sent.failure == ""
-    assert sent.acked > 0
-
-
-def test_a_flow_of_less_than_a_round_trip_accuses_no_path(served: Served) -> None:
-    with _narrow_path(served, most=1472, delay_s=0.5) as remote:
-        sent = send(remote, SchemeController("fixed", parameter=WINDOW), Request(0.2))
-    assert (sent.failure, sent.acked, sent.lost) == ("", 0, 0)
-    assert math.isnan(sent.loss)  # of none the fate is known
+    assert (f"try --datagram {hint}" in sent.failure) == bool(hint) == bool(sent.failure)
+    assert (sent.acked > 0) == (request_.datagram == 700)
+    assert sent.loss == 1.0 if hint else sent.lost == 0
+    assert math.isnan(sent.loss) == bool(way)  # of none the fate is known

@@ -125,20 +125,9 @@ def test_a_name_is_looked_up_within_the_limit(command: str, says: str, tmp_path:
     (tmp_path / "hosts").write_text("127.0.0.1 localhost\n")
     binds = [f"mount --bind {tmp_path}/{name} /etc/{name}" for name in ("resolv.conf", "hosts")]
     script = " && ".join([*binds, "ip link set lo up", 'exec "$@"'])
-    words = [
-        "unshare",
-        "--mount",
-        "--net",
-        "sh",
-        "-c",
-        script,
-        "sh",
-        sys.executable,
-        "-c",
-        _NO_ANSWER,
-    ]
+    shell = ("unshare", "--mount", "--net", "sh", "-c", script, "sh")
     ran = subprocess.run(
-        [*words, *command.split()],
+        [*shell, sys.executable, "-c", _NO_ANSWER, *command.split()],
         env=os.environ | {"DISTRLCC_LIMITS": "call=2"},
         cwd=tmp_path,
         capture_output=True,

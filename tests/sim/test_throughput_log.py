@@ -117,11 +117,7 @@ def test_fccs_measurements_count_for_five_seconds_each(tmp_path: Path) -> None:
         ("genet", '{"timestamps": [0, 1, 2, 3], "bandwidths": [5, 6]}', "4 timestamps and 2"),
         ("genet", '{"timestamps": [0, 1, 1], "bandwidths": [5, 6, 7]}', "times must increase"),
         ("genet", '{"timestamps": [0, 1], "bandwidths": [5, "x"]}', "'x'"),
-        (
-            "genet",
-            '{"timestamps": [0, 1], "bandwidths": [5, 6], "loss": 5}',
-            "a loss is not between",
-        ),
+        ("genet", '{"timestamps": [0, 1], "bandwidths": [5, 6], "loss": 5}', "a loss is not"),
         ("genet", '{"timestamps": [0, 1], "bandwidths": [5], "delays": [-1]}', "a delay is not"),
         ("alphartc", '{"uplink": {}}', "neither uplink nor downlink"),
         ("alphartc", '{"uplink": {"trace_pattern": [{"capacity": 1}]}}', "it has no 'duration'"),
