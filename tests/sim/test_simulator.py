@@ -316,7 +316,12 @@ def test_a_trace_that_changes_on_the_disk_stays_as_it_was(tmp_path: Path) -> Non
         used.append(simulator.results[0].tolist())
         path.write_text("1\n2\n900\n")
     assert used[0] == used[1]
-    assert _run(link, Flow(), steps=100)[1]["capacity"] == 5
+    other, totals = _run(link, Flow(), steps=100)
+    assert totals["capacity"] == 5
+    # A checkpoint does not go on with another trace.
+    other.load_state_dict(other.state_dict())
+    with pytest.raises(CheckpointError, match="is another trace than when"):
+        other.load_state_dict(simulator.state_dict())
 
 
 def test_a_trace_wraps() -> None:

@@ -15,6 +15,7 @@ from distrlcc.control.compiled import CACHE_FOLDER, njit
 from distrlcc.control.schemes import LEDBAT, ORACLE
 from distrlcc.control.state import CWND, PACING, SCHEMES, STATE_SIZE, scheme_name
 from distrlcc.errors import CheckpointError, ConfigError
+from distrlcc.files import crc32
 from distrlcc.sim import aqm
 from distrlcc.sim import layout as col
 from distrlcc.sim.reordering import LATE, SCORE
@@ -79,7 +80,7 @@ class Simulator:
         self._kernel: tuple[Any, ...] | None = None
         self._with_schemes = self._with_aqm = False
         self._duration = np.zeros(n_links)
-        self._trace_places: dict[str, tuple[int, int]] = {}
+        self._trace_places: dict[str, tuple[int, int, int]] = {}
         self._traces_used = 0
         self._ring_places, self._queue_places = _Places(n_all * _FIRST_RING), _Places(0)
         self._queue_rings = np.zeros((n_links, 2), np.int64)
@@ -156,7 +157,7 @@ class Simulator:
             self.losses[n, k] = min(int(loss * 2.0**63), 2**63 - 1)
 
     def _load_trace(self, row: IntArray, trace: Trace, start_ns: int) -> None:
-        place, length = self._place_trace(trace)
+        place, length, _ = self._place_trace(trace)
         times = self.traces[place : place + length]  # as they were when the trace came first
         shift = start_ns % int(times[-1])
         first = int(np.searchsorted(times, shift, side="right"))
@@ -167,11 +168,12 @@ class Simulator:
         row[[col.CURSOR_ROW, col.NEXT_ROW]] = first
         row[[col.CURSOR_BASE, col.NEXT_BASE]] = -shift
 
-    def _place_trace(self, trace: Trace) -> tuple[int, int]:
-        """Return where a trace stands in the arena, and its length, opportunities."""
+    def _place_trace(self, trace: Trace) -> tuple[int, int, int]:
+        """Return where a trace stands in the arena, its length, opportunities, and its checksum."""
         found = self._trace_places.get(trace.name)
         if found is None:
-            found = place, length = self._traces_used, len(trace.times_ns)
+            place, length = self._traces_used, len(trace.times_ns)
+            found = place, length, crc32("", [trace.times_ns])
             if place + length > len(self.traces):
                 require_memory(trace.name, 8 * (place + length))
             self._trace_places[trace.name] = found
@@ -350,7 +352,7 @@ class Simulator:
         state["queues"] = self.queues[: self._queue_places.used].copy()
         state["ring_places"] = self._ring_places.state()
         state["queue_places"] = self._queue_places.state()
-        state["traces"] = list(self._trace_places)
+        state["traces"] = {name: found[2] for name, found in self._trace_places.items()}
         # The number of a user's scheme is an address, of which another process knows nothing.
         numbers = state["flows"][:, col.SCHEME]
         theirs = np.unique(numbers[numbers > LEDBAT]).tolist()
@@ -370,8 +372,13 @@ class Simulator:
         self._ring_places = _Places.of(state["ring_places"])
         self._queue_places = _Places.of(state["queue_places"])
         self._trace_places, self._traces_used = {}, 0
-        for name in state["traces"]:
-            self._place_trace(load_trace(name))
+        for name in state["traces"]:  # names alone, in older ones
+            *_, found = self._place_trace(load_trace(name))
+            if isinstance(state["traces"], dict) and state["traces"][name] != found:
+                raise CheckpointError(
+                    f"{name} is another trace than when the checkpoint was written; give it its "
+                    "contents back, or begin anew"
+                )
         restore_state(self, _STATE, state)
         numbers = self.flows[:, col.SCHEME]
         for place, name in enumerate(state.get("schemes", [])):
