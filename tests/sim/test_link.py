@@ -146,9 +146,7 @@ def test_a_log_of_another_queue_is_read_but_does_not_replay(tmp_path: Path) -> N
 
 
 def test_what_a_command_line_holds_is_no_header(tmp_path: Path) -> None:
-    line = (
-        b"# command line: 'sh' '-c' '# queue: codel [packets=1]\r\x85 # base timestamp: 7 \xff'\n"
-    )
+    line = b"# command line: 'sh' '# queue: codel [packets=1]\r\x85 # base timestamp: 7 \xff'\n"
     (tmp_path / "log").write_bytes(line + LOG.encode())
     log, plain = read_log(tmp_path / "log"), tmp_path / "plain"
     plain.write_text(LOG)

@@ -320,7 +320,7 @@ def test_a_trace_that_changes_on_the_disk_stays_as_it_was(tmp_path: Path) -> Non
     assert totals["capacity"] == 5
     # A checkpoint does not go on with another trace.
     other.load_state_dict(other.state_dict())
-    with pytest.raises(CheckpointError, match="is another trace than when"):
+    with pytest.raises(CheckpointError, match="is not the checkpoint's trace any more"):
         other.load_state_dict(simulator.state_dict())
 
 

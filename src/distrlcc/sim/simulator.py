@@ -375,10 +375,7 @@ class Simulator:
         for name in state["traces"]:  # names alone, in older ones
             *_, found = self._place_trace(load_trace(name))
             if isinstance(state["traces"], dict) and state["traces"][name] != found:
-                raise CheckpointError(
-                    f"{name} is another trace than when the checkpoint was written; give it its "
-                    "contents back, or begin anew"
-                )
+                raise CheckpointError(f"{name} is not the checkpoint's trace any more; restore it")
         restore_state(self, _STATE, state)
         numbers = self.flows[:, col.SCHEME]
         for place, name in enumerate(state.get("schemes", [])):

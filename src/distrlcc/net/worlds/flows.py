@@ -243,24 +243,21 @@ class RelayLink:
 
     def receive(self, flow: RelayFlow, now: int) -> None:
         """Take what has come to a flow's socket."""
-        link, time = self.link, now - self.origin
-        self._send_off(link.advance(now=time))
+        packets = []
         for datagram, address in flow.socket.receive(1):
             with suppress(WireError):
                 data = wire.decode(datagram)
                 if not isinstance(data, Data) or data.session != flow.session:
                     continue
-                if data.number < flow.expected:
-                    continue
-                flow.sender, flow.lowest = address, data.lowest
-                flow.expected = data.number + 1
-                link.arrive(flow.number, data.number, len(datagram) + OVERHEAD_BYTES, now=time)
-        self._plan()
+                if data.number >= flow.expected:
+                    flow.sender, flow.lowest = address, data.lowest
+                    flow.expected = data.number + 1
+                    packets.append((data.number, len(datagram) + OVERHEAD_BYTES))
+        self.arrive(flow.number, packets, now)
 
     def advance(self, now: int) -> None:
         """Do what is due on the link."""
-        self._send_off(self.link.advance(now=now - self.origin))
-        self._plan()
+        self.arrive(0, (), now)
 
     def _plan(self) -> None:
         time = self.link.next_time()
