@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,12 @@ class Process:
         if self.alive():
             with suppress(ProcessLookupError):  # it may end just now
                 os.kill(self.pid, number)
+
+
+def heard(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Return the signals that a command acts on: not SIGHUP where nohup has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in numbers if not (ignored and number == signal.SIGHUP)]
 
 
 def find_process(pid: int) -> Process | None:

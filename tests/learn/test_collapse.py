@@ -24,6 +24,8 @@ def test_rings_once_and_again_after_it_passed() -> None:
     said = [alarm.check(stats) for stats in (FINE, CERTAIN, CERTAIN, FINE, CERTAIN)]
     assert [line is not None for line in said] == [False, True, False, False, True]
     assert "entropy fell to 0.001 nats" in str(said[1])
+    assert alarm.check(CollectStats()) is None  # no step says nothing of it
+    assert alarm.on
 
 
 def test_silence_alone_both_at_once_and_off() -> None:

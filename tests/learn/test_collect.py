@@ -149,3 +149,4 @@ def test_stats_add_up() -> None:
     assert metrics["utilisation"] == pytest.approx(0.75)
     assert metrics["silent_episode_share"] == 0.25
     assert "utilisation" not in CollectStats(steps=1).metrics()
+    assert CollectStats().metrics() == {"episodes": 0}

@@ -98,6 +98,19 @@ def test_signals_reach_command(emulator: Any, number: signal.Signals, code: int)
     assert device not in _indices()
 
 
+def test_nohup_keeps_the_link(emulator: Any) -> None:
+    script = "trap 'exit 4' TERM; echo on; while true; do sleep 0.05; done"
+    words = ["nohup", *emulator.words(LINK, command=["sh", "-c", script])]
+    how = {"stdout": subprocess.PIPE, "env": emulator.environment, "text": True}
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, **how) as process:
+        assert process.stdout.readline() == "on\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.terminate()
+        assert process.wait(30) == 4
+
+
 @pytest.mark.parametrize(
     ("trap", "says", "code"), [("echo caught; exit 3", "caught\n", 3), ("", "", 137)]
 )

@@ -78,6 +78,7 @@ from distrlcc.evaluation.tables import BELOW, printed
 from distrlcc.files import write_atomically
 from distrlcc.net.kernel.tcp import KernelControl
 from distrlcc.policy.spec import DEFAULT
+from distrlcc.processes import heard
 from distrlcc.runs.identity import package_versions
 from distrlcc.sim.scenario import Scenario
 
@@ -157,7 +158,7 @@ def _in_kernel(args: Namespace, contenders: list[Contender]) -> Iterator[list[Ke
 
 def _end_on_signals() -> None:
     """End on these as on Ctrl-C, so that nothing is left behind."""
-    for each in (signal.SIGTERM, signal.SIGHUP):
+    for each in heard((signal.SIGTERM, signal.SIGHUP)):
         signal.signal(each, lambda number, frame: sys.exit(128 + number))
 
 

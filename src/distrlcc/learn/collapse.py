@@ -45,9 +45,9 @@ class CollapseAlarm:
         """Look at one collection; return a line to show, or None."""
         entropy = stats.entropy / max(stats.steps, 1.0)
         self.diverged = not (finite and math.isfinite(entropy))
-        # Written so that an entropy that is not a number, as after divergence, rings as well.
-        low = stats.steps > 0 and not entropy >= self._entropy_bound
-        seen = {"weights": not finite, "entropy": low}
+        seen = {"weights": not finite}
+        if stats.steps:  # an entropy that is not a number, as after divergence, rings as well
+            seen["entropy"] = not entropy >= self._entropy_bound
         # A few episodes say little.
         self._episodes += stats.episodes
         self._silent += stats.silent_episodes

@@ -60,15 +60,16 @@ class CollectStats:
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
 
     def metrics(self) -> dict[str, float]:
-        """Return means; those of episodes only if one ended."""
-        steps, episodes = max(self.steps, 1.0), self.episodes
-        means = {
-            "reward": self.reward / steps,
-            "policy_entropy": self.entropy / steps,
-            "minimum_window_share": self.minimum_window / steps,
-            "guarded_share": self.guarded / steps,
-            "episodes": episodes,
-        }
+        """Return means; those of steps and episodes only if there were any."""
+        steps, episodes = self.steps, self.episodes
+        means = {"episodes": episodes}
+        if steps:
+            means |= {
+                "reward": self.reward / steps,
+                "policy_entropy": self.entropy / steps,
+                "minimum_window_share": self.minimum_window / steps,
+                "guarded_share": self.guarded / steps,
+            }
         if self.timed_steps:
             means |= {"late_steps": self.late_share, "late_batches": self.late_batches}
         if episodes:

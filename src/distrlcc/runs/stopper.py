@@ -6,6 +6,8 @@ import time
 from types import FrameType
 from typing import Any
 
+from distrlcc.processes import heard
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which users and systems end a run
 _AGAIN_SECONDS = 0.3  # so soon after the first it is the same, sent to process and group
 
@@ -28,9 +30,8 @@ class Stopper:
 
     def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                kept = number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
-                if not (kept or (self._launched and number == signal.SIGINT)):
+            for number in heard(SIGNALS):
+                if not (self._launched and number == signal.SIGINT):
                     self._old[number] = signal.signal(number, self._handle)
         return self
 

@@ -11,7 +11,7 @@ from distrlcc.cluster.session import require_ray
 from distrlcc.errors import ConfigError, OutputError, reading
 from distrlcc.extras import require
 from distrlcc.limits import limits
-from distrlcc.runs.run_directory import RunDirectory, fresh_folder
+from distrlcc.runs.run_directory import RunDirectory, make_fresh
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
 from distrlcc.runs.stopper import Stopper
@@ -30,7 +30,7 @@ def read_config(out: Path) -> TuneConfig:
 
 def open_folder(out: Path | None, config: TuneConfig, *, resume: bool = False) -> RunDirectory:
     """Begin a tuner's folder, or open it to go on, and lock it; raises OutputError."""
-    folder = out or fresh_folder(Path("runs"), f"tune-{config.run.recipe}")
+    folder = out or make_fresh(Path("runs"), f"tune-{config.run.recipe}")
     directory = RunDirectory.open(folder, config, resume=resume, tensorboard=False)
     directory.lock()
     return directory

@@ -23,7 +23,7 @@ from distrlcc.net.emulator.direction import MILLISECOND, Direction
 from distrlcc.net.emulator.link_config import LinkConfig
 from distrlcc.net.emulator.link_log import LinkLog
 from distrlcc.net.emulator.namespace import inside, new_network
-from distrlcc.processes import run_on_time, run_soon
+from distrlcc.processes import heard, run_on_time, run_soon
 from distrlcc.sim.link import NEVER
 from distrlcc.types import NANOSECONDS
 
@@ -54,7 +54,7 @@ def run_shell(job: Job, environment: Mapping[str, str]) -> tuple[int, OSError | 
     with ExitStack() as stack:
         # Make a network for COMMAND, and the outer end where this process was.
         mark = stack.enter_context(kept())
-        signals = SignalDescriptor([*_FORWARDED, *_ENDING])
+        signals = SignalDescriptor([*_FORWARDED, *heard(_ENDING)])
         stack.callback(signals.close)
         nested = address_of(INNER_NAME) is not None
         outside = stack.enter_context(new_network())
