@@ -2,11 +2,14 @@
 
 import difflib
 import errno
+import io
+import os
 import re
+import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -112,8 +115,28 @@ class VersionError(WireError):
         self.version, self.kind, self.session = version, kind, session
 
 
+class _Notes(io.FileIO):
+    """A stream that loses what cannot be written, as on a full disk, so that work goes on."""
+
+    def write(self, data: Any) -> int:
+        """Write what can be written."""
+        with suppress(OSError):
+            return super().write(data) or len(data)
+        return len(data)
+
+
 def warn_in_lines(rank: int = 0) -> None:
-    """Let this process's warnings be one line each, which bears its rank but for rank 0."""
+    """Let this process's warnings be one line each, which bears its rank but for rank 0.
+
+    What standard error does not take ends no work. A stream that is closed is as /dev/null: Python
+    would print standard error's lines on standard output.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - stays
+    with suppress(io.UnsupportedOperation):  # it is no file, as in a notebook
+        notes = io.BufferedWriter(_Notes(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(notes, sys.stderr.encoding, "replace", line_buffering=True)
     who = f"rank {rank}: " if rank else ""
 
     def one_line(message: Any, category: type[Warning], *_: Any) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,3 +90,34 @@ def test_files_and_logs_make_folders(tmp_path: Path) -> None:
     assert path.read_bytes() == b"data"
     LinkLog(tmp_path / "logs" / "up.log").close()
     assert (tmp_path / "logs" / "up.log").exists()
+
+
+def _shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell's line, with Python's streams as users have them: buffered."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    words = ["bash", "-c", line]
+    return subprocess.run(
+        words, capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+
+
+@pytest.mark.parametrize("words", ["list schemes", "policies", "train --help", "metrics --once"])
+def test_output_that_cannot_be_written_is_told(words: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"steps": 1.0}\n')
+    words = f"python -m distrlcc {words} {tmp_path if '--once' in words else ''}"
+    full, gone = (_shell(f"{words} {to}; exit $PIPESTATUS") for to in ("> /dev/full", "| true"))
+    assert (full.returncode, gone.returncode) == (2, 141)
+    assert full.stderr == "distrlcc: error: standard output: No space left on device\n"
+    assert gone.stderr == ""
+
+
+def test_notes_that_cannot_be_written_end_nothing_and_stand_nowhere_else(tmp_path: Path) -> None:
+    evaluate = "python -m distrlcc evaluate cubic --against none --links 1 --json - 2>"
+    assert json.loads(_shell(f"{evaluate}&-").stdout) == json.loads(
+        _shell(f"{evaluate}{tmp_path}/log").stdout
+    )
+    train = f"python -m distrlcc train quickstart --processes 2 --out {tmp_path / 'run'} --set "
+    train += "num_envs=4 total_steps=256 held_out.links=2 2> /dev/full"
+    assert _shell(train).returncode == 0
+    assert (tmp_path / "run" / "policy.safetensors").exists()

@@ -68,7 +68,9 @@ def main(
     try:
         limits()  # refused before anything starts
         with naming_extras():
-            return _run(words, prog, commands, package)
+            code = _run(words, prog, commands, package)
+        _flush()
+        return code
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -76,21 +78,37 @@ def main(
         print("distrlcc: interrupted", file=sys.stderr)
         return 130
     except (Exception, SystemExit) as error:
-        code = _end(error)
-        if code is None:
+        known = _end(error)
+        if known is None:
             raise
-        return code
+        return known
     finally:
+        try:
+            _flush()
+        except OSError:  # Python would try it again, and end with a code of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         over()
+
+
+def _flush() -> None:
+    """Write what was printed, or raise; at Python's own end it is too late for a line of ours."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def _end(error: BaseException) -> int | None:
     """Say in one line what ended a command, if it is known; return the exit code."""
     text = blame(error)
-    if not text and isinstance(error, BrokenPipeError):
-        # The reader of our output went away, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    if not text and isinstance(error, OSError | SystemExit):  # as where help was asked for
+        try:
+            _flush()
+        except OSError as unwritten:
+            error = unwritten
+    if not text and BrokenPipeError in map(type, (error, error.__context__)):  # or rich's exit
+        return 141  # the reader of our output went away, as `head` does
     if text := text or _known(error):
         print(f"distrlcc: error: {text}", file=sys.stderr)
     return 2 if text else None
