@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -396,6 +397,13 @@ def test_a_policy_acts_on_real_numbers() -> None:
         with pytest.raises(ValueError, match=r"observations of type .*; expected real numbers"):
             policy.act([each] * size)
     assert policy.act([1] * size) == policy.act(np.ones(size, np.float16))
+    hidden = np.ma.masked_equal(np.arange(float(size)), 1.0)
+    for given in (hidden, [hidden], (hidden.data, hidden)):
+        with pytest.raises(ValueError, match="masked"):
+            policy.act(given)
+    assert policy.act(np.ma.array(np.ones(size))) == policy.act(np.ones(size))
+    with warnings.catch_warnings(action="error"), pytest.raises(ValueError, match="in 32 bits"):
+        policy.act(np.full(size, 1e300))
 
 
 def test_what_is_measured_is_named_once_and_measured_as_told(tmp_path: Path) -> None:

@@ -85,20 +85,26 @@ class Policy:
     def act(self, observation: Any) -> NDArray[Any]:
         """Return the actions ``[N]`` or ``[N, A]`` for observations ``[N, D]``.
 
-        One observation ``[D]`` gives one action. Another N than before begins anew.
+        One observation ``[D]`` gives one action. Another N than before begins anew. A preference
+        that the policy has stands in the place of the last of D.
 
         Raises:
-            ValueError: D is not what the policy was trained on, or a value is no finite number.
+            ValueError: D is not what the policy was trained on, or a value is masked, or no finite
+                number of 32 bits.
         """
         given, size = np.asarray(observation), self.spec.observation_size
         if given.dtype.kind not in "fiu":
             raise ValueError(f"observations of type {given.dtype}; expected real numbers")
-        rows = np.atleast_2d(given.astype(np.float32))
+        parts = observation if isinstance(observation, list | tuple) else [observation]
+        if any(map(np.ma.is_masked, parts)):  # an array would have what the mask hides
+            raise ValueError("observations with masked values; a policy needs all, fill them")
+        with np.errstate(over="ignore"):
+            rows = np.atleast_2d(given.astype(np.float32))
         if rows.ndim != 2 or rows.shape[1] != size:
             raise ValueError(f"observations of shape {rows.shape}; expected [N, {size}]")
         if not np.isfinite(rows).all():
             raise ValueError(
-                "observations with values that are not finite; a policy would keep them"
+                "observations with values that are not finite in 32 bits; a policy would keep them"
             )
         if len(rows) != self._count:
             self._count, self._actor = len(rows), self.contender.actor(len(rows), self._seed)
