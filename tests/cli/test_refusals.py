@@ -162,6 +162,8 @@ REFUSED = [
     ("COLLECT cubic --shard-steps 100", "expected 1001 or more"),
     ("COLLECT cubic --disturb 0.1", "cubic drives the link itself"),
     ("COLLECT oracle --disturb 0.9", "from 0 to 0.5"),
+    ("COLLECT cubic --suite slow --set env.suites=fast", "env.suites is given twice"),
+    ("import sb3 m.zip --out m --set action=fine --set action=rate", "action is given twice"),
     ("collect oracle --out .", "not empty"),
     ("imitate", "no data set; expected a folder"),
     ("imitate none", "no data set at"),

@@ -9,7 +9,8 @@ Flags, in any order:
         has the best
     --scheme/--expert {gone}  name the expert first, as in 'collect oracle'
     --out! DIR {path}  a new folder
-    --suite SUITE  a suite, TOML file or folder of traces (default: the recipe's suites)
+    --suite SUITE {alone} sets env.suites  a suite, TOML file or folder of traces (default: the
+        recipe's suites)
     --steps N {1..} sets steps  whole episodes up to N steps (default: 1000000)
     --episodes N {1..} sets episodes  N episodes
     --num-envs N {1..} sets num_envs  episodes side by side (default: 256)
@@ -26,7 +27,6 @@ Rules:
 """
 
 from argparse import Namespace
-from dataclasses import replace
 
 from distrlcc.cli.output import counted, note
 from distrlcc.cli.parser import assignments
@@ -37,13 +37,15 @@ from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
 from distrlcc.runs.progress import Progress
 
 
+def alone(text: str) -> list[str]:
+    return [text]
+
+
 def run(args: Namespace) -> int:
-    env = recipe(args.recipe).env
-    if args.suite is not None:
-        env = replace(env, suites=(args.suite,), suite_weights=())
     settings = ["disturb=0.1"] if args.scheme == "oracle" else []
     settings += ["steps=0"] if args.episodes else []
-    config = override(CollectConfig(args.scheme, env=env), [*settings, *assignments(args)])
+    began = CollectConfig(args.scheme, env=recipe(args.recipe).env)
+    config = override(began, [*settings, *assignments(args)])
     check_vacant(args.out)
     rounds = ExpertRounds(config)
     with Progress(config.steps or config.episodes * (config.episode_steps - 1)) as progress:

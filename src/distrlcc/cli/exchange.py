@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+from distrlcc.cli.parser import assignments
 from distrlcc.config import override
 from distrlcc.env.config import EnvConfig
 from distrlcc.files import require_output, write_output
@@ -40,7 +41,7 @@ def run_import_sb3(args: Namespace) -> int:
     from distrlcc.sb3 import read_model
 
     require_output(args.out, args.model)
-    config = override(EnvConfig(), args.assignments)
+    config = override(EnvConfig(), assignments(args))
     save_policy(args.out, read_model(args.model, config, args.activation))
     print(f"policy: {args.out}")
     return 0
