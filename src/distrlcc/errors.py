@@ -290,6 +290,8 @@ def _reason(error: Exception) -> str:
         return "it is nested too deeply"
     if "int_max_str_digits" in str(error):
         return "a number has too many digits"
+    if isinstance(error, UnicodeEncodeError):
+        return "a name is no text in UTF-8: rename it"
     if isinstance(error, UnicodeDecodeError):
         return "it is no text in UTF-8: save it as such"
     if isinstance(error, KeyError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from distrlcc.cli.main import COMMANDS, GROUPS, find, main
 from distrlcc.files import require_output, write_output
 from distrlcc.net.emulator.link_log import LinkLog
+from distrlcc.policy.policy_file import find_policy
 
 INPUTS = {"--hosts", "--nodes", "--trace", "--scenario", "--autoscaling-config"}
 """Files that are read."""
@@ -90,6 +92,17 @@ def test_files_and_logs_make_folders(tmp_path: Path) -> None:
     assert path.read_bytes() == b"data"
     LinkLog(tmp_path / "logs" / "up.log").close()
     assert (tmp_path / "logs" / "up.log").exists()
+
+
+def test_a_name_that_is_no_text_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / os.fsdecode(b"r\xff"))
+    assert main(["collect", "cubic", "--episodes", "1", "--num-envs", "1", "--out", out]) == 0
+    assert main(["imitate", out, "--out", str(tmp_path / "imitated")]) == 2
+    assert "(a name is no text in UTF-8: rename it)" in capsys.readouterr().err
+    shutil.copy(find_policy("dagger"), f"{out}2")
+    words = ["--start-from", f"{out}2", "--out", str(tmp_path / "trained")]
+    assert main(["train", "quickstart", *words]) == 2
+    assert "r\\udcff2' is no text in UTF-8; rename" in capsys.readouterr().err
 
 
 def _shell(line: str) -> subprocess.CompletedProcess[str]:

@@ -121,6 +121,10 @@ def _known(error: BaseException) -> str:
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return printable(f"{place}{error.strerror or error}")
+    if isinstance(error, UnicodeEncodeError):  # a name of bytes, which stand for themselves
+        words = re.split(r'["\n]', error.object)
+        name = next(word for word in words if error.object[error.start] in word)
+        return printable(f"{name!r} is no text in UTF-8; rename that file or folder")
     if isinstance(error, ValueError) and "null byte" in str(error):
         return "a path holds a null byte; expected a file name"
     if isinstance(error, ValueError) and str(error).startswith("Key backend:"):
