@@ -125,6 +125,13 @@ def test_output_that_cannot_be_written_is_told(words: str, tmp_path: Path) -> No
     assert gone.stderr == ""
 
 
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    line = f"mkdir {tmp_path}/gone && cd $_ && rmdir $PWD && python -m distrlcc doctor"
+    done = _shell(line)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "the folder that this runs in is gone" in done.stderr
+
+
 def test_notes_that_cannot_be_written_end_nothing_and_stand_nowhere_else(tmp_path: Path) -> None:
     evaluate = "python -m distrlcc evaluate cubic --against none --links 1 --json - 2>"
     assert json.loads(_shell(f"{evaluate}&-").stdout) == json.loads(

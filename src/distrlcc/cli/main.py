@@ -19,7 +19,7 @@ from pathlib import Path
 from distrlcc.cli import shared
 from distrlcc.cli.parser import Parser
 from distrlcc.cli.watched import on_plugin, over
-from distrlcc.errors import DistrlccError, printable, warn_in_lines
+from distrlcc.errors import ConfigError, DistrlccError, printable, reading, warn_in_lines
 from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
 from distrlcc.plugins import BEFORE, blame
@@ -67,6 +67,9 @@ def main(
         warn_in_lines()
     try:
         limits()  # refused before anything starts
+        gone = "the folder that this runs in is gone", "; change to one that is there"
+        with reading(ConfigError, *gone):  # torch ends the process there, over another file
+            os.getcwd()
         with naming_extras():
             code = _run(words, prog, commands, package)
         _flush()
