@@ -70,6 +70,8 @@ def test_a_policy_is_trained_heard_of_resumed_and_used(tmp_path: Path) -> None:
     again = Heard()
     train_recipe(out=tmp_path / "run", callbacks=[again], total_steps=640, resume=True, show=False)
     assert again.updates == [640.0]
+    with pytest.raises(ConfigError, match=r"recipe is 'one', .* is of 'quickstart'; leave recipe"):
+        train_recipe("one", out=tmp_path / "run", total_steps=768, resume=True)
     found = evaluate(policy, "cubic", links=2)
     assert set(found["sender"]) == {"run", "cubic"}
     page = report(found, tmp_path / "report")

@@ -280,6 +280,8 @@ def train(
     # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
     place = Path(out)
     began = RunDirectory.read_config(place, RunConfig, say) if resume else named(recipe)
+    if recipe != "quickstart" and (own := named(recipe).recipe) != began.recipe:
+        raise ConfigError(f"recipe is {own!r}, {place} is of {began.recipe!r}; leave recipe out")
     if nodes:
         overrides["actors.nodes"] = nodes
     texts = {
