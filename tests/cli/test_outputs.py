@@ -141,3 +141,22 @@ def test_notes_that_cannot_be_written_end_nothing_and_stand_nowhere_else(tmp_pat
     train += "num_envs=4 total_steps=256 held_out.links=2 2> /dev/full"
     assert _shell(train).returncode == 0
     assert (tmp_path / "run" / "policy.safetensors").exists()
+
+
+INTERRUPTED = """
+import sys, time
+from distrlcc.cli import main
+def work(*_):
+    import sent
+    print(sent.whole, flush=True)
+    time.sleep(60)
+main._run = work
+sys.exit(main.main())
+"""
+
+
+def test_ctrl_c_waits_until_what_is_being_imported_is_whole(tmp_path: Path) -> None:
+    """Torch's import dies of it, by SIGABRT."""
+    (tmp_path / "sent.py").write_text("import os; os.kill(os.getpid(), 2); whole = True")
+    done = _shell(f"PYTHONPATH=$PYTHONPATH:{tmp_path} exec python -c '{INTERRUPTED}'")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "True\n", "distrlcc: interrupted\n")

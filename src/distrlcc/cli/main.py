@@ -9,12 +9,14 @@ import argparse
 import ast
 import os
 import re
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 from distrlcc.cli import shared
 from distrlcc.cli.parser import Parser
@@ -65,6 +67,9 @@ def main(
     if arguments is None:  # what calls this function keeps its process
         BEFORE.append(on_plugin)
         warn_in_lines()
+        if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         limits()  # refused before anything starts
         gone = "the folder that this runs in is gone", "; change to one that is there"
@@ -86,11 +91,26 @@ def main(
             raise
         return known
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # see `_interrupt`
         try:
             _flush()
         except OSError:  # Python would try it again, and end with a code of its own
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         over()
+
+
+_FRAGILE = "importlib._bootstrap>", "llvmlite/binding/executionengine.py"
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but later where a library's C++ would die of it, or swallow it."""
+    again = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # Ctrl-C a second time
+    while frame is not None and not again:
+        if frame.f_code.co_filename.endswith(_FRAGILE):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _flush() -> None:
