@@ -52,6 +52,7 @@ _AFTER = {_DENSE: ["action_net"], _RELU[0]: ["actor.mu"], _RELU[1]: [], _RELU[2]
 """
 _SCALE = np.float32(2 ** math.ceil(math.log2(BOUND / CLIP)))
 _MEMORY = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_WITHIN = "{} was trained within VecNormalize: the policy acts alike only if norm_obs was False"
 _KNOWN = (
     *("mlp_extractor.", "action_net.", "value_net.", "log_std", "lstm_actor.", "lstm_critic."),
     *("critic.", "critic_target.", "actor_target.mu.", "actor.log_std.", "q_net_target.q_net."),
@@ -124,6 +125,8 @@ class VecLink(VecEnv):
     def save_policy(self, model: BaseAlgorithm, path: str | os.PathLike[str]) -> None:
         """Write a model trained on these links as a policy file; raises PolicyFileError."""
         normalised = model.get_vec_normalize_env()
+        if normalised is None and model._last_original_obs is not None:
+            warnings.warn(_WITHIN.format("the model"), stacklevel=3)
         if normalised is not None and normalised.norm_obs:
             raise PolicyFileError(
                 "the model saw observations that VecNormalize had changed; train it with "
@@ -170,12 +173,14 @@ def read_model(path: Path, config: EnvConfig, activation: str = "") -> PolicyFil
         arrays = {str(name): value.numpy(force=True) for name, value in dict(weights).items()}
         if sum(array.nbytes for array in arrays.values()) > _MOST_BYTES:  # some share their bytes
             raise ValueError(f"its weights have more than {_MOST_BYTES >> 20} MiB")
+        said = json.loads(model.read("data")) if "data" in model.namelist() else {}
         if not activation:
-            said = json.loads(model.read("data")) if "data" in model.namelist() else {}
             told = said.get("policy_kwargs", {})
             usual = "relu" if any(name.startswith(_RELU) for name in arrays) else "tanh"
             activation = re.findall(r"\w+", told.get("activation_fn", usual).lower())[-1]
             activation = "squashed" if told.get("squash_output") else activation
+    if said.get("_last_original_obs") is not None:
+        warnings.warn(_WITHIN.format(path), stacklevel=2)
     return converted(arrays, config, activation, str(path))
 
 

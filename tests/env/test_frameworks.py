@@ -47,7 +47,7 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     sb3 = pytest.importorskip("stable_baselines3", reason="needs Stable-Baselines3")
     from stable_baselines3.common import vec_env
 
-    from distrlcc.sb3 import VecLink
+    from distrlcc.sb3 import VecLink, read_model
 
     links = VecLink(16, EnvConfig(action="fine"), episode_s=0.5)
     kwargs = {"net_arch": [16, 8]}
@@ -58,6 +58,14 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     normalised = sb3.PPO("MlpPolicy", vec_env.VecNormalize(links), n_steps=4)
     with pytest.raises(PolicyFileError, match="train it with norm_obs=False"):
         links.save_policy(normalised, own)
+    # What it saved does not say so, but that there was one.
+    normalised.learn(64).save(tmp_path / "n.zip")
+    normalised = sb3.PPO.load(tmp_path / "n.zip", links)
+    with pytest.warns(match="the model was trained within VecNormalize.*if norm_obs was False"):
+        links.save_policy(normalised, tmp_path / "n.safetensors")
+    with pytest.warns(match=r"n\.zip was trained within VecNormalize"):
+        read_model(tmp_path / "n.zip", links.links.config)
+    capfd.readouterr()
     model.save(tmp_path / "model.zip")
     words = ["import", "sb3", str(tmp_path / "model.zip"), "--out", str(read)]
     assert main(words) == 2
