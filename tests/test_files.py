@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from distrlcc.errors import OutputError, writing
-from distrlcc.files import remove_temporary, write_atomically
+from distrlcc.files import remove_temporary, write_atomically, write_output
 from distrlcc.runs.leadership import FencedError
 
 
 def test_a_place_that_is_none_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder in ("file", "none"):
+    for place in ("file/d", "none/d", "."):
         with pytest.raises(OutputError, match="cannot write"):
-            write_atomically(tmp_path / folder / "d", b"x")
+            (write_output if place == "." else write_atomically)(tmp_path / place, b"x")
 
 
 def test_what_cannot_be_written_is_named_with_the_reason() -> None:

@@ -30,16 +30,7 @@ from distrlcc.library import train as train_recipe
 from distrlcc.policy import policy_file
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.storage import LATEST
-
-TINY: dict[str, Any] = {
-    "num_envs": 4,
-    "total_steps": 512,
-    "ppo.rollout_length": 32,
-    "held_out.links": 2,
-    "held_out.seconds": 0.5,
-    "held_out.every": 2,
-    "network.hidden": [8],
-}
+from tests.trees import TINY
 
 
 class Heard(Callbacks):

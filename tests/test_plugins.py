@@ -71,13 +71,10 @@ class Action(type(ACTIONS["fine"])):
 
 
 @pytest.mark.parametrize("what", ["reward.name=reward", "observation=Observation", "action=Action"])
-def test_code_that_writes_to_what_it_is_given_changes_no_run(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_code_that_writes_to_what_it_is_given_changes_no_run(what: str, file: Path) -> None:
     found = []
     for writes in (False, True):
-        (tmp_path / f"code{writes}.py").write_text(WRITES.replace("WRITES", str(writes)))
+        (file.parent / f"code{writes}.py").write_text(WRITES.replace("WRITES", str(writes)))
         key, _, name = what.partition("=")
         usual = ["guard=0.1", "action_delay_steps=2", "jitter_ms=2", "suites=['beside-cubic']"]
         config = override(EnvConfig(), [*usual, f"{key}=./code{writes}.py:{name}"])
@@ -94,12 +91,9 @@ def test_code_that_writes_to_what_it_is_given_changes_no_run(
 
 
 @pytest.mark.parametrize("given", ["1j * stats.acked", "stats.acked.astype(object)", "None", "0.0"])
-def test_what_are_no_numbers_is_refused_in_a_line(
-    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.py").write_text(f"def paid(stats, link, config):\n    return {given}\n")
-    env = LinkVectorEnv(2, EnvConfig(reward=RewardConfig("./bad.py:paid")))
+def test_what_are_no_numbers_is_refused_in_a_line(given: str, file: Path) -> None:
+    file.write_text(f"def paid(stats, link, config):\n    return {given}\n")
+    env = LinkVectorEnv(2, EnvConfig(reward=RewardConfig("./mine.py:paid")))
     env.reset()
     with pytest.raises(ConfigError, match="expected an array of shape \\(2,\\) of numbers"):
         env.step(np.zeros(2, int))
@@ -113,6 +107,7 @@ def registry() -> Registry[object]:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "mine.py"
     path.write_text(CODE)
     return path
@@ -122,7 +117,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_and_a_module_are_found_and_kept_with_a_hash(
     name: str, file: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     assert registry[name] == 5
     pinned = registry.pinned(name)
@@ -133,10 +127,7 @@ def test_a_file_and_a_module_are_found_and_kept_with_a_hash(
     monkeypatch.delitem(sys.modules, "mine", raising=False)
 
 
-def test_nothing_of_a_changed_module_runs(
-    file: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_nothing_of_a_changed_module_runs(file: Path, registry: Registry[object]) -> None:
     package = file.parent / "pack_of_mine"
     package.mkdir()
     (package / "__init__.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
@@ -147,10 +138,7 @@ def test_nothing_of_a_changed_module_runs(
     assert registry["pack_of_mine.part:FIVE"] == 5
 
 
-def test_what_was_hashed_is_what_runs(
-    file: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_what_was_hashed_is_what_runs(file: Path, registry: Registry[object]) -> None:
     # A compiled file beside the source, which Python would take without a look at the source.
     other = file.parent / "other.py"
     other.write_text("FIVE = 666\n")
@@ -176,9 +164,8 @@ def test_ours_are_as_they_were(registry: Registry[object]) -> None:
         Registry[object]("thing", {}).pinned("own")
 
 
-def test_other_files_are_no_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a:b").mkdir()
+def test_other_files_are_no_references(file: Path) -> None:
+    (file.parent / "a:b").mkdir()
     names = ("random", "cellular:2000", "indigo/4", "suite.toml", "a:b", "kernel-cubic")
     assert [name for name in names if is_reference(name)] == []
 
@@ -308,14 +295,18 @@ def test_a_file_is_found_elsewhere_by_its_hash(
     assert Registry[object]("thing", {})[pinned] == 5
 
 
+def _install(folder: Path, code: str, entries: str) -> None:
+    """Let a folder hold an installed package with entry points."""
+    (folder / "their_package.py").write_text(code)
+    (info := folder / "their_package-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entries)
+
+
 def test_an_installed_package_registers_names(
     tmp_path: Path, registry: Registry[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "their_package.py").write_text(CODE)
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[distrlcc.things]\nfive = their_package:FIVE\n")
+    _install(tmp_path, CODE, "[distrlcc.things]\nfive = their_package:FIVE\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert registry["five"] == 5
     assert registry.pinned("five").startswith("their_package:FIVE@")
@@ -325,14 +316,12 @@ def test_an_installed_package_registers_names(
 
 def test_the_commands_know_what_a_package_registers(tmp_path: Path) -> None:
     example = Path(__file__).parents[1] / "examples" / "plugins" / "scheme.py"
-    (tmp_path / "their_package.py").write_text(f"{example.read_text()}\n{CODE}")
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
+    _install(
+        tmp_path,
+        f"{example.read_text()}\n{CODE}",
         "[distrlcc.schemes]\ntheirs = their_package:near\nboth = their_package:near\n"
         "cubic = their_package:near\n"
-        "[distrlcc.rewards]\ntwice = their_package:double\nboth = their_package:double\n"
+        "[distrlcc.rewards]\ntwice = their_package:double\nboth = their_package:double\n",
     )
     expected = {
         "list rewards": "of an installed package: their_package:double",

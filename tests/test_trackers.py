@@ -19,19 +19,13 @@ from distrlcc.errors import ConfigError
 from distrlcc.runs.metrics_log import MetricsLog, read_metrics
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.trackers import Trackers
+from tests.trees import TINY
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of MLflow's SQLAlchemy
     pytest.mark.timeout(300),
 ]
-SMALL: dict[str, Any] = {
-    "num_envs": 8,
-    "total_steps": 2048,
-    "ppo.rollout_length": 64,
-    "held_out.links": 2,
-    "held_out.seconds": 0.5,
-    "held_out.every": 2,
-}
+SMALL = TINY | {"num_envs": 8, "total_steps": 2048, "ppo.rollout_length": 64}
 WORDS = ["--set", *(f"{key}={value}" for key, value in SMALL.items())]
 
 

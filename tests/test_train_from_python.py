@@ -16,19 +16,11 @@ import pytest
 import distrlcc
 from distrlcc.errors import ConfigError
 from distrlcc.runs.metrics_log import Follower, MetricsLog, read_metrics
+from tests import trees
 from tests.parallel.commands import Command, saved, session
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]  # Ray's own
-TINY: dict[str, Any] = {
-    "num_envs": 4,
-    "total_steps": 1024,
-    "ppo.rollout_length": 32,
-    "held_out.links": 2,
-    "held_out.seconds": 0.5,
-    "held_out.every": 2,
-    "network.hidden": [8],
-    "actors.envs_per_worker": 2,
-}
+TINY = trees.TINY | {"total_steps": 1024, "actors.envs_per_worker": 2}
 SCRIPT = f"""
 import sys
 

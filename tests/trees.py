@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+TINY: dict[str, Any] = {
+    **{"num_envs": 4, "total_steps": 512, "ppo.rollout_length": 32, "network.hidden": [8]},
+    **{"held_out.links": 2, "held_out.seconds": 0.5, "held_out.every": 2},
+}
+"""A run of seconds, as `distrlcc.train` takes it."""
 CLOCK = ("seconds", "ring", "ring_used", "metrics_file")
 """What depends on the time that a run took."""
 

@@ -25,24 +25,16 @@ from tests.learn.toys import store
 DIGITS, DEEP, LONG, ESCAPE = "9" * 5000, "[" * 100_000, "x" * 100_000, "\x1b[31mred\x9b"
 HEADER = "# queue: infinite\n# base timestamp: 0\n"
 LINK = 'name = "z"\nlink = {rate_mbps = 1.0}\n'
+LOG = "check link FILE --trace cellular:1"
 NODES = "node indigo --node-index 0 --node-num 1 --ip 127.0.0.1 --nodes"
 TEXTS = {
     # A mahimahi log.
-    f"{HEADER}1 + 1500\n100000000000 + 1500": (
-        "check link FILE --trace cellular:1",
-        "100000000000 ms",
-    ),
-    f"{HEADER}{DIGITS} + 1500": ("check link FILE --trace cellular:1", "line 3"),
-    f"{HEADER}1 - 1500 {DIGITS}": ("check link FILE --trace cellular:1", "line 3"),
-    f"{HEADER}# port: {DIGITS}\n": ("check link FILE --trace cellular:1", "too many digits"),
-    f"# queue: infinite\n# base timestamp: {DIGITS}": (
-        "check link FILE --trace cellular:1",
-        "too many digits",
-    ),
-    f"# queue: droptail [packets={DIGITS}]\n# base timestamp: 0": (
-        "check link FILE --trace cellular:1",
-        "too many digits",
-    ),
+    f"{HEADER}1 + 1500\n100000000000 + 1500": (LOG, "100000000000 ms"),
+    f"{HEADER}{DIGITS} + 1500": (LOG, "line 3"),
+    f"{HEADER}1 - 1500 {DIGITS}": (LOG, "line 3"),
+    f"{HEADER}# port: {DIGITS}\n": (LOG, "too many digits"),
+    f"# queue: infinite\n# base timestamp: {DIGITS}": (LOG, "too many digits"),
+    f"# queue: droptail [packets={DIGITS}]\n# base timestamp: 0": (LOG, "too many digits"),
     # TOML.
     f"{LINK}seed = {DIGITS}": ("evaluate --suite FILE.toml", "cannot be read as TOML"),
     f"{LINK}seed = {DEEP}": ("evaluate --suite FILE.toml", "nested too deeply"),
@@ -176,27 +168,18 @@ def test_no_checkpoint_is_whole(capfd: pytest.CaptureFixture[str]) -> None:
 FOREIGN = '{"format": "distrlcc-trajectories", "version": 2}'
 
 
-@pytest.mark.parametrize("text", [DEEP, DIGITS, FOREIGN], ids=["deep", "digits", "foreign"])
-def test_a_manifest(capfd: pytest.CaptureFixture[str], text: str) -> None:
-    Path("d").mkdir()
-    Path("d", NAME).write_text(text)
-    _line(capfd, "imitate d --out r")
-
-
-def _spoil_name(manifest: dict[str, Any]) -> None:
-    manifest["shards"][0]["steps_file"] = "a\0b"
-
-
-def _spoil_size(manifest: dict[str, Any]) -> None:
-    manifest["spaces"]["observation_size"] = 2**64 - 1
-
-
-@pytest.mark.parametrize("spoil", [_spoil_name, _spoil_size])
-def test_a_data_set(capfd: pytest.CaptureFixture[str], spoil: Any) -> None:
+@pytest.mark.parametrize(
+    "spoiled", [DEEP, DIGITS, FOREIGN, ("steps_file", "a\0b"), ("", 2**64 - 1)]
+)
+def test_a_manifest(capfd: pytest.CaptureFixture[str], spoiled: Any) -> None:
     _stored()
     manifest = json.loads(Path("d", NAME).read_text())
-    spoil(manifest)
-    Path("d", NAME).write_text(json.dumps(manifest))
+    if isinstance(spoiled, tuple):
+        name, value = spoiled
+        part = manifest["shards"][0] if name else manifest["spaces"]
+        part[name or "observation_size"] = value
+        spoiled = json.dumps(manifest)
+    Path("d", NAME).write_text(spoiled)
     _line(capfd, "imitate d --out r")
 
 
@@ -247,19 +230,16 @@ def test_a_run_directory_with_a_link(capfd: pytest.CaptureFixture[str], name: st
     assert victim.read_text() == "mine"
 
 
-def test_a_run_directory_whose_lock_is_another_file_as_well(
+def test_a_run_directory_whose_lock_is_another_file_as_well_or_a_pipe(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     _run(b"torn")
-    victim = Path("victim")
+    victim, lock = Path("victim"), Path("run/.lock")
     victim.write_text("mine")
-    Path("run/.lock").unlink(missing_ok=True)
-    Path("run/.lock").hardlink_to(victim)
+    lock.unlink(missing_ok=True)
+    lock.hardlink_to(victim)
     _line(capfd, "train --resume --out run")
     assert victim.read_text() == "mine"
-
-
-def test_a_run_directory_with_a_pipe_does_not_wait(capfd: pytest.CaptureFixture[str]) -> None:
-    _run(b"torn")
-    os.mkfifo("run/.lock")
+    lock.unlink()
+    os.mkfifo(lock)
     assert "run/.lock is not a regular file" in _line(capfd, "train --resume --out run")

@@ -1,4 +1,4 @@
-"""Files that a user names for output: missing folders are made, but not before they are written."""
+"""Files that a user names for output, links and devices too, and what standard streams refuse."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import argparse
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from distrlcc.cli.main import COMMANDS, GROUPS, find, main
+from distrlcc.cli.main import NAMES, find, main
 from distrlcc.files import require_output, write_output
 from distrlcc.net.emulator.link_log import LinkLog
 from distrlcc.policy.policy_file import find_policy
@@ -22,10 +24,6 @@ INPUTS = {"--hosts", "--nodes", "--trace", "--scenario", "--autoscaling-config"}
 """Files that are read."""
 ELSEWHERE = {"--log", "--log-down", "--log-port"}
 """Written by `LinkLog`."""
-NAMES = [
-    *(n for n in COMMANDS if n not in GROUPS),
-    *(f"{g}_{n}" for g in GROUPS for n in GROUPS[g]),
-]
 
 
 def _outputs() -> Iterator[tuple[str, argparse.Action]]:
@@ -92,6 +90,51 @@ def test_files_and_logs_make_folders(tmp_path: Path) -> None:
     assert path.read_bytes() == b"data"
     LinkLog(tmp_path / "logs" / "up.log").close()
     assert (tmp_path / "logs" / "up.log").exists()
+
+
+def test_a_links_target_is_written_and_the_link_stays(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_output(link, b"new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_what_is_no_regular_file_is_written_into(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    assert main(["policies", "--json", str(pipe)]) == 0
+    reader.join(10)
+    assert '"name": "one"' in read[0]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_device_stays_a_device(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    full = tmp_path / "full"
+    try:
+        os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+    except OSError:
+        pytest.skip("needs root: devices")
+    assert main(["trace", "cellular:7", "--out", str(full)]) == 2
+    assert "No space left" in capfd.readouterr().err
+    assert stat.S_ISCHR(full.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "command", ["export {} --onnx {}", "trace {} --out {}", "plot {} --out {}"]
+)
+def test_what_is_read_is_not_written_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    path = tmp_path / "a.svg"
+    path.write_text("precious")
+    assert main(command.format(path, path).split()) == 2
+    assert "is the file that is read" in capfd.readouterr().err
+    assert path.read_text() == "precious"
 
 
 def test_a_name_that_is_no_text_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

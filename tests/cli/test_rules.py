@@ -10,14 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from distrlcc.cli.main import COMMANDS, GROUPS, find
+from distrlcc.cli.main import NAMES, find
 from distrlcc.cli.parser import Parser
 from distrlcc.errors import ConfigError
 
-NAMES = [
-    *(name for name in COMMANDS if name not in GROUPS),
-    *(f"{group}_{name}" for group, names in GROUPS.items() for name in names),
-]
 VALUES = ("1", "0.5", "600", "1:1", "nodes.toml", "a.svg")
 """One of these is a value of each flag."""
 

@@ -322,6 +322,7 @@ SUITE = """
 import random
 from distrlcc.sim.scenario import *
 def f(split, index): return Scenario("x", Link(rate_mbps=random.uniform(1, 10)))"""
+EXPLORER = "def f(values):\n    return values | {{{}}}"
 LEARNER = """
 from distrlcc.learn.ppo import PPO
 class f(PPO):
@@ -351,10 +352,7 @@ BAD: dict[str, tuple[str, ...]] = {
     ),
     "others' memory": (SCHEME.replace("sent): pass", "sent): s[48] = 1.0"), "beyond its row"),
     "no version": (f"{LEARNER}\n        return {{}}", "version is 0"),
-    "no learning": (
-        f"{LEARNER}\n        self.pass_over(1)\n        return {{}}",
-        "changed no weight",
-    ),
+    "no learning": (f"{LEARNER}\n        return self.pass_over(1) or {{}}", "changed no weight"),
     "chance": (SUITE, "gave another link"),
     "one split": (SUITE.replace("random.uniform(1, 10)", "5.0"), "the same links"),
     "another size": (
@@ -383,18 +381,10 @@ BAD: dict[str, tuple[str, ...]] = {
         "it made .*0.001.*, then .*0.0005",
         "explorer",
     ),
-    "no number": (
-        "def f(values):\n    return values | {'ppo.lr': float('nan')}",
-        "lr is nan",
-        "explorer",
-    ),
-    "a negative value": (
-        "def f(values):\n    return values | {'ppo.lr': -1.0}",
-        "lr is -1",
-        "explorer",
-    ),
+    "no number": (EXPLORER.format("'ppo.lr': float('nan')"), "lr is nan", "explorer"),
+    "a negative value": (EXPLORER.format("'ppo.lr': -1.0"), "lr is -1", "explorer"),
     "a value of another type": (
-        "def f(values):\n    return values | {'ppo.num_epochs': 'two'}",
+        EXPLORER.format("'ppo.num_epochs': 'two'"),
         "num_epochs",
         "explorer",
     ),

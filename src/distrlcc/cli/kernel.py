@@ -1,23 +1,18 @@
 """Put a policy into the kernel's own TCP, as a congestion control for any program."""
 
-from __future__ import annotations
-
 import os
 import time
 from argparse import Namespace
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distrlcc.cli.output import counted, emit_json, exposition, note
 from distrlcc.limits import limits
 from distrlcc.net.kernel import tcp
 from distrlcc.net.kernel.tcp import KernelControl
 from distrlcc.runs.stopper import Stopper
-
-if TYPE_CHECKING:
-    from distrlcc.evaluation.contender import Contender
 
 _NAME = "distrlcc"
 _POLICY = """
@@ -46,13 +41,14 @@ def run_load(args: Namespace) -> int:
     Rules:
         --keep: not with --swap; the registration stays as it is, leave --keep out
     """
+    from distrlcc.evaluation.contender import contender_from_file
     from distrlcc.evaluation.kernel_policy import kernel_policy
 
     # What cannot work is refused before the policy is read.
     tcp.require_kernel()
     if not args.swap:
         tcp.check_name(args.name)
-    contender = replace(_contender(args), always=args.always)
+    contender = replace(contender_from_file(args.policy, args.prefer), always=args.always)
     record = kernel_policy(contender)
     if args.swap:
         control = tcp.find_control(args.name)
@@ -157,11 +153,12 @@ def run_check(args: Namespace) -> int:
         $PREFER
         $JSON
     """
+    from distrlcc.evaluation.contender import contender_from_file
     from distrlcc.evaluation.kernel_policy import kernel_policy, same_action
     from distrlcc.net.kernel.trial import Trial
     from distrlcc.sim.suites import load_suite
 
-    contender = _contender(args)
+    contender = contender_from_file(args.policy, args.prefer)
     shares = {}
     with closing(Trial(kernel_policy(contender))) as trial:
         for suite in _SUITES:
@@ -176,12 +173,6 @@ def run_check(args: Namespace) -> int:
         print(f"{contender.name} {how}; {nanoseconds / 1e3:.1f} µs a decision in this kernel")
     emit_json(args.json, {"same_action": shares, "decision_ns": nanoseconds})
     return int(bool(others))
-
-
-def _contender(args: Namespace) -> Contender:
-    from distrlcc.evaluation.contender import contender_from_file
-
-    return contender_from_file(args.policy, args.prefer)
 
 
 def _default_line(name: str) -> str:

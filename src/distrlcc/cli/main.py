@@ -44,6 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "cluster": ("start", "join", "status", "stop"),
 }
 MODULES = {f"{group}_{name}": group for group, names in GROUPS.items() for name in names}
+NAMES = [*MODULES, *(name for name in COMMANDS if name not in GROUPS)]
 MODULES |= {"try": "board", "list": "names", "policies": "names", "results": "names"}
 MODULES |= {"export": "exchange", "import_sb3": "exchange", "import": "exchange"}
 """Modules of several commands; another command has a module of its own."""
@@ -77,7 +78,7 @@ def main(
             os.getcwd()
         with naming_extras():
             code = _run(words, prog, commands, package)
-        _flush()
+        print(end="", flush=True)  # at Python's own end it is too late for a line of ours
         return code
     except DistrlccError as error:
         print(f"distrlcc: error: {error}", file=sys.stderr)
@@ -91,12 +92,7 @@ def main(
             raise
         return known
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # see `_interrupt`
-        try:
-            _flush()
-        except OSError:  # Python would try it again, and end with a code of its own
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        over()
+        _leave(own=arguments is None)
 
 
 _FRAGILE = "importlib._bootstrap>", "llvmlite/binding/executionengine.py"
@@ -113,13 +109,14 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _flush() -> None:
-    """Write what was printed, or raise; at Python's own end it is too late for a line of ours."""
+def _leave(*, own: bool) -> None:
+    if own:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # see `_interrupt`
     try:
         print(end="", flush=True)
-    except OSError as error:
-        error.filename = "standard output"
-        raise
+    except OSError:  # Python would try it again, and end with a code of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    over()
 
 
 def _end(error: BaseException) -> int | None:
@@ -127,9 +124,9 @@ def _end(error: BaseException) -> int | None:
     text = blame(error)
     if not text and isinstance(error, OSError | SystemExit):  # as where help was asked for
         try:
-            _flush()
+            print(end="", flush=True)
         except OSError as unwritten:
-            error = unwritten
+            error, unwritten.filename = unwritten, "standard output"
     if not text and BrokenPipeError in map(type, (error, error.__context__)):  # or rich's exit
         return 141  # the reader of our output went away, as `head` does
     if text := text or _known(error):
@@ -145,8 +142,8 @@ def _known(error: BaseException) -> str:
         place = f"{error.filename}: " if error.filename else ""
         return printable(f"{place}{error.strerror or error}")
     if isinstance(error, UnicodeEncodeError):  # a name of bytes, which stand for themselves
-        words = re.split(r'["\n]', error.object)
-        name = next(word for word in words if error.object[error.start] in word)
+        bad, words = error.object[error.start], re.split(r'["\n]', error.object)
+        name = next(word for word in words if bad in word)
         return printable(f"{name!r} is no text in UTF-8; rename that file or folder")
     if isinstance(error, ValueError) and "null byte" in str(error):
         return "a path holds a null byte; expected a file name"
