@@ -20,19 +20,16 @@ def run(args: Namespace) -> int:
 
 def whole_parser() -> ArgumentParser:
     """Return one parser with all commands, each of which has its own otherwise."""
-    from distrlcc.cli.main import COMMANDS, GROUPS, about
+    from distrlcc.cli.main import GROUPS, NAMES, about
 
     parser = ArgumentParser("distrlcc")
-    commands = parser.add_subparsers()
-    for command in COMMANDS:
-        text = about(command)
-        if command not in GROUPS:
-            commands.add_parser(command, help=text, parents=[_own(command)], add_help=False)
-            continue
-        group = commands.add_parser(command, help=text).add_subparsers()
-        for each in GROUPS[command]:
-            text, parents = about(f"{command}_{each}"), [_own(f"{command}_{each}")]
-            group.add_parser(each, help=text, parents=parents, add_help=False)
+    places = {"": parser.add_subparsers()}
+    for group in GROUPS:
+        places[group] = places[""].add_parser(group, help=about(group)).add_subparsers()
+    for command in NAMES:
+        group, _, name = command.rpartition("_")
+        text, own = about(command), [_own(command)]
+        places[group].add_parser(name, help=text, parents=own, add_help=False)
     return parser
 
 
