@@ -187,9 +187,10 @@ def test_notes_that_cannot_be_written_end_nothing_and_stand_nowhere_else(tmp_pat
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from distrlcc.cli import main
 def work(*_):
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # a fork may need it
     import sent
     print(sent.whole, flush=True)
     time.sleep(60)

@@ -70,7 +70,6 @@ def main(
         warn_in_lines()
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupt)
-            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         limits()  # refused before anything starts
         gone = "the folder that this runs in is gone", "; change to one that is there"
@@ -98,11 +97,16 @@ def main(
 _FRAGILE = "importlib._bootstrap>", "llvmlite/binding/executionengine.py"
 
 
-def _interrupt(_: int, frame: FrameType | None) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but later where a library's C++ would die of it, or swallow it."""
+    if number == signal.SIGALRM:
+        signal.signal(number, signal.SIG_DFL)  # as others want it
+        signal.raise_signal(signal.SIGINT)
+        return
     again = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # Ctrl-C a second time
     while frame is not None and not again:
         if frame.f_code.co_filename.endswith(_FRAGILE):
+            signal.signal(signal.SIGALRM, _interrupt)
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             return
         frame = frame.f_back
