@@ -101,8 +101,9 @@ def test_signals_reach_command(emulator: Any, number: signal.Signals, code: int)
 def test_nohup_keeps_the_link(emulator: Any) -> None:
     script = "trap 'exit 4' TERM; echo on; while true; do sleep 0.05; done"
     words = ["nohup", *emulator.words(LINK, command=["sh", "-c", script])]
-    how = {"stdout": subprocess.PIPE, "env": emulator.environment, "text": True}
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, **how) as process:
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": emulator.environment}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, **how) as process:
+        assert process.stdout
         assert process.stdout.readline() == "on\n"
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
