@@ -410,6 +410,8 @@ def test_what_is_measured_is_named_once_and_measured_as_told(tmp_path: Path) -> 
         "def links(split, k):\n"
         "    return Scenario('mine', Link(rate_mbps=5.0 + k), duration_s=0.5)\n"
     )
+    with pytest.warns(UserWarning, match=r"links has 512 links, fewer than the 600 asked for"):
+        evaluate("cubic", suite=f"{tmp_path}/mine.py:links", links=600)
     found = evaluate("cubic", suite=f"{tmp_path}/mine.py:links", links=2)
     assert found["link"].tolist() == ["mine", "mine (2)"]
     wrong: list[tuple[dict[str, Any], str]] = [

@@ -56,6 +56,15 @@ def test_recovery_writes_its_figures() -> None:
     assert found["cubic"]["recovered"] < 0.5
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["evaluate --against cubic", "compare cubic reno", "fairness", "recovery --against cubic"],
+)
+def test_a_suite_with_fewer_links_than_asked_for_says_so(words: str) -> None:
+    with pytest.warns(UserWarning, match=r"^dynamic/test/0 has 1 link, fewer than the 3 asked for"):
+        assert main([*words.split(), "--suite", "dynamic/test/0", "--links", "3"]) == 0
+
+
 def test_what_takes_long_says_how_long_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,12 +24,11 @@ from pathlib import Path
 from distrlcc.cli.output import Countdown, console, counted, emit_json, note
 from distrlcc.errors import ConfigError, once, printable, unknown_name
 from distrlcc.evaluation.contender import contender_named
-from distrlcc.evaluation.runner import check_scenario, evaluate
+from distrlcc.evaluation.runner import check_scenario, evaluate, suite_links
 from distrlcc.evaluation.scores import metric, shown
 from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, void_note
 from distrlcc.evaluation.tables import plain_table, printed
 from distrlcc.extras import require
-from distrlcc.sim.suites import load_suite
 
 Report = tuple[Summary, SchemeSummary]  # and the one of it that is compared
 _HEADS = ("", "difference", "95% interval", "p", "ahead", "behind", "within 1%")
@@ -46,8 +45,7 @@ def run(args: Namespace) -> int:
     # All that can be refused is refused before the first run.
     reports = {name: one for name in names if (one := _report(name)) is not None}
     contenders = {name: contender_named(name) for name in names if name not in reports}
-    suite = load_suite(args.suite or "random")
-    scenarios = suite.scenarios("test", args.links or 64) if contenders else []
+    scenarios = suite_links(args.suite or "random", args.links, 64) if contenders else []
     for scenario in scenarios:
         check_scenario(scenario)
     if contenders and reports:

@@ -236,8 +236,8 @@ def _scenarios(args: Namespace) -> list[Scenario]:
     given = {name: getattr(args, name) for name in ("delay_ms", "queue", "loss")}
     link = {name: value for name, value in given.items() if value is not None}
     suite = args.suite or ("" if args.trace else "random")
-    links = args.links or (_EMULATED_LINKS if suite and args.world == "emulated" else None)
-    return links_of(suite, args.trace, links, **link)
+    usual = _EMULATED_LINKS if args.world == "emulated" else None
+    return links_of(suite, args.trace, args.links, usual, **link)
 
 
 def _drawn_links(names: str, scenarios: Sequence[Scenario]) -> tuple[int, ...]:

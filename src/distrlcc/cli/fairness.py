@@ -9,7 +9,7 @@ Flags:
     --against A,B,… =cubic,bbr,vegas,copa  schemes, or none
     --suite A,B,… =shared-2,shared-4,shared-rtt,beside-cubic,beside-bbr,random  suites or TOML
         files, all of whose agents run the policy or the scheme; on random a flow is alone
-    --links N {1..} =16  at most N links of each
+    --links N {1..}  at most N links of each (default: 16)
     --seeds N {1..} =1  runs of each link
     --out DIR {path}  write the report there
     $JSON
@@ -21,14 +21,15 @@ from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
 from distrlcc.errors import ConfigError, listed
 from distrlcc.evaluation.fairness import LEAST_S, measure, table, to_json
+from distrlcc.evaluation.runner import suite_links
 from distrlcc.evaluation.tables import printed
-from distrlcc.sim.suites import check_agents, load_suite
+from distrlcc.sim.suites import check_agents
 
 
 def run(args: Namespace) -> int:
     # All that can be refused is refused before the first run.
     contenders, names = contenders_of(args), listed(args.suite, "--suite")
-    suites = {name: load_suite(name).scenarios("test", args.links) for name in names}
+    suites = {name: suite_links(name, args.links, 16) for name in names}
     for scenario in (scenario for scenarios in suites.values() for scenario in scenarios):
         check_agents(scenario, len(scenario.flows))
         if scenario.duration_s < LEAST_S:

@@ -9,7 +9,7 @@ Flags:
     $CONTENDERS
     --against A,B,… =cubic,bbr,vegas,copa,oracle  schemes, or none
     --suite SUITE =dynamic  links that change
-    --links N {1..} =128  at most N of its links
+    --links N {1..}  at most N of its links (default: 128)
     --out DIR {path}  write recovery.html there
     $JSON
 """
@@ -23,17 +23,18 @@ from distrlcc.cli.contenders import contenders_of
 from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.recovery import recoveries, recovery_scores
+from distrlcc.evaluation.runner import suite_links
 from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
 from distrlcc.evaluation.summary import MeansRow, figure, means_table
 from distrlcc.evaluation.tables import printed
 from distrlcc.files import write_atomically
-from distrlcc.sim.suites import check_agents, load_suite
+from distrlcc.sim.suites import check_agents
 
 
 def run(args: Namespace) -> int:
     # All that can be refused is refused before the first run.
     contenders = contenders_of(args)
-    scenarios = load_suite(args.suite).scenarios("test", args.links)
+    scenarios = suite_links(args.suite, args.links, 128)
     for scenario in scenarios:
         check_agents(scenario)
         link = scenario.link

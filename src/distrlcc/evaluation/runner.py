@@ -6,6 +6,7 @@ second, when slow start is over, and the first second has its own figure.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,15 +85,26 @@ def evaluate(
     return scores, series
 
 
-def links_of(suite: str, traces: list[str], links: int | None, **link: Any) -> list[Scenario]:
-    """Return the test links of a suite, at most so many, and of traces; an empty name is none.
+def suite_links(suite: str, links: int | None, usual: int | None = None) -> list[Scenario]:
+    """Return a suite's test links, at most so many, or as usual; warn where there are fewer."""
+    found = suites.load_suite(suite).scenarios("test", links or usual)
+    if (links or 0) > len(found):
+        has = f"{len(found)} link{'s' * (len(found) != 1)}"
+        warnings.warn(f"{suite} has {has}, fewer than the {links} asked for", stacklevel=3)
+    return found
+
+
+def links_of(
+    suite: str, traces: list[str], links: int | None, usual: int | None = None, **link: Any
+) -> list[Scenario]:
+    """Return a suite's links, as `suite_links` has them, and those of traces; no name is none.
 
     ``link`` is what `trace_suite` takes. A suite's function may repeat a name, which gets numbers.
     Raises ConfigError if a trace is there twice, and others.
     """
     if links and not suite:
         raise ConfigError("--links is for --suite; each named --trace runs")
-    found = suites.load_suite(suite).scenarios("test", links) if suite else []
+    found = suite_links(suite, links, usual) if suite else []
     once(traces, "--trace: ")
     traced = suites.trace_suite(traces, **link).scenarios("test") if traces else []
     names = {scenario.name for scenario in found}
