@@ -155,6 +155,7 @@ def test_a_sentence_names_ten_links_and_counts_the_rest() -> None:
 
 
 def test_an_interval_is_written_with_its_metric_s_digits() -> None:
+    assert metric("excess_loss").text(-4e-5) == "0.00"  # a minus would be of nothing that is shown
     assert MeanInterval(0.0123, 0.01, 0.016).texts(metric("loss")) == ("1.23", "0.30")
     assert MeanInterval(0.95, 0.94, 0.96).texts(metric("power")) == ("0.950", "0.010")
     assert MeanInterval(*[float("nan")] * 3).texts(metric("power")) == ("-", "")

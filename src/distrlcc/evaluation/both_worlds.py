@@ -47,7 +47,7 @@ class Compared:
 
     def texts(self) -> tuple[str, str, str]:
         """Return both figures and their difference as shown; dashes if undefined."""
-        difference = f"{self.difference:+.1%}" if math.isfinite(self.difference) else "-"
+        difference = f"{self.difference:+z.1%}" if math.isfinite(self.difference) else "-"
         return self.metric.text(self.simulated), self.metric.text(self.emulated), difference
 
 

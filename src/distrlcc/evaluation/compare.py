@@ -67,7 +67,7 @@ class Comparison:
             if np.isnan(row.p):
                 p = ", too few for a test" if row.links < _LEAST_LINKS else ""
             ahead = f"ahead on {row.ahead} of {row.links} links"
-            said.append(f"{text} ({row.mean.mean:+.3f}, {ahead}{p})")
+            said.append(f"{text} ({row.mean.mean:+z.3f}, {ahead}{p})")
         return f"{shown(self.first)} is {'; '.join(said)}."
 
     def to_json(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Metric:
         """Return a value as shown: a dash if undefined, "never" if infinite."""
         if math.isnan(value):
             return "-"
-        return "never" if math.isinf(value) else f"{value * self.scale:.{self.digits}f}"
+        return "never" if math.isinf(value) else f"{value * self.scale:z.{self.digits}f}"
 
     def tails(self, values: FloatArray) -> tuple[float, float]:
         """Return values' tenth percentile ``[L]``, worst first, and the worst; NaN: no such one."""
