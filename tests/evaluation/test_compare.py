@@ -83,11 +83,17 @@ def test_what_cannot_be_tested_or_disagrees_is_not_told_as_better() -> None:
     assert "neither better nor worse than b in power: mean and links disagree" in found.sentence()
 
 
-def test_a_report_without_a_metric_is_refused_in_a_line() -> None:
-    one, other = _links(np.full(8, 0.9)), _links(np.full(8, 0.5))
+def test_who_delivers_nothing_has_no_delay_and_is_compared_in_power() -> None:
+    one, other = _links(np.full(8, 0.9)), _links(np.zeros(8))
     for row in other.values():
-        del row["excess_loss"]
-    with pytest.raises(ConfigError, match="on which both have excess_loss"):
+        row["queueing_delay_rtt"] = _mean(math.nan)
+    found = compare_links({"a": one, "b": other})
+    assert found.sentence().startswith("a is better than b in power (+0.900, ahead on 8 of 8")
+    assert [row.links for row in found.rows] == [8, 8, 0, 8]
+    assert math.isnan(found.rows[2].mean.mean)
+    for row in other.values():
+        row["power"] = _mean(math.nan)
+    with pytest.raises(ConfigError, match="no link in common on which runs of both count"):
         compare_links({"a": one, "b": other})
 
 
@@ -166,8 +172,11 @@ def test_what_is_left_out_of_a_comparison_is_said(
 ) -> None:
     scores = make_scores("quickstart", 8, 1)
     write_report(tmp_path / "void", [failed_on(scores, 1, 2)], [], INFO)
-    write_report(tmp_path / "whole", [make_scores("cubic", 9, 1)], [], INFO)
+    cubic = make_scores("cubic", 9, 1)
+    cubic.figures["queueing_delay_rtt"][0] = np.nan
+    write_report(tmp_path / "whole", [cubic], [], INFO)
     assert main(["compare", str(tmp_path / "void"), f"{tmp_path / 'whole'}:cubic"]) == 0
     said = capsys.readouterr()
     assert "quickstart: 2 of 8 runs do not count" in said.err
-    assert "of 9: the rest is not of both" in said.out
+    assert "on 6 links of 9: the rest is not of both" in said.out
+    assert "RTT), 5 links" in " ".join(said.out.split())

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from distrlcc.cli.output import Countdown, console, counted, emit_json, note
 from distrlcc.errors import ConfigError, once, printable, unknown_name
-from distrlcc.evaluation.contender import contender_named
+from distrlcc.evaluation.contender import contender_named, distinct
 from distrlcc.evaluation.runner import check_scenario, evaluate, suite_links
 from distrlcc.evaluation.scores import metric, shown
 from distrlcc.evaluation.summary import SchemeSummary, Summary, summarise, void_note
@@ -44,7 +44,8 @@ def run(args: Namespace) -> int:
         raise ConfigError("expected two or more to compare, such as: distrlcc compare one bbr")
     # All that can be refused is refused before the first run.
     reports = {name: one for name in names if (one := _report(name)) is not None}
-    contenders = {name: contender_named(name) for name in names if name not in reports}
+    given = [name for name in names if name not in reports]
+    contenders = {name: distinct([contender_named(name)])[0] for name in given}
     scenarios = suite_links(args.suite or "random", args.links, 64) if contenders else []
     for scenario in scenarios:
         check_scenario(scenario)
@@ -73,7 +74,7 @@ def run(args: Namespace) -> int:
         of = len({link for each in both for link in each})
         had = rows[0].links
         on = counted(range(had)) + f" of {of}: the rest is not of both" * (of > had)
-        title = f"{shown(found.first)} less {shown(other)}, on {on}"
+        head = f"{shown(found.first)} less {shown(other)}, on {on}"
         lines = []
         for row in rows:
             m, mean, ties = metric(row.key), row.mean, row.links - row.ahead - row.behind
@@ -81,8 +82,9 @@ def run(args: Namespace) -> int:
             interval = "-" if low == "-" else f"{low} to {high}"
             p = "-" if row.p != row.p else "<0.001" if row.p < 1e-3 else f"{row.p:.3f}"
             counts = map(str, (row.ahead, row.behind, ties))
-            lines.append((m.title, m.text(mean.mean), interval, p, *counts))
-        out.print(printed(plain_table(title, _HEADS, lines)))
+            title = m.title + f", {counted(range(row.links))}" * (row.links != had)
+            lines.append((title, m.text(mean.mean), interval, p, *counts))
+        out.print(printed(plain_table(head, _HEADS, lines)))
         for word, links in (("ahead", rows[0].best), ("behind", rows[0].worst)):
             if links:
                 print(printable(f"most {word} in {KEYS[0]} on: {', '.join(links)}"), file=out.file)

@@ -66,7 +66,7 @@ class Comparison:
             p = f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
             if np.isnan(row.p):
                 p = ", too few for a test" if row.links < _LEAST_LINKS else ""
-            ahead = f"ahead on {row.ahead} of {row.links} links"
+            ahead = f"ahead on {row.ahead} of {row.links} link{'s' * (row.links != 1)}"
             said.append(f"{text} ({row.mean.mean:+z.3f}, {ahead}{p})")
         return f"{shown(self.first)} is {'; '.join(said)}."
 
@@ -97,28 +97,24 @@ def compare_links(values: Mapping[str, Values]) -> Comparison:
 
 def _difference(first: str, other: str, own: Values, theirs: Values, key: str) -> Difference:
     links = [link for link in own if link in theirs]
-    # A report may lack a metric.
+    # A scheme that delivers nothing has no delay.
     lacking = MeanInterval(math.nan, math.nan, math.nan)
     found = [[values[link].get(key, lacking).mean for values in (own, theirs)] for link in links]
     pairs = np.array(found, float).reshape(-1, 2)
     both = np.isfinite(pairs).all(axis=1)
-    if not both.any():
-        raise ConfigError(
-            f"{first} and {other} have no link in common on which both have {key}; compare what "
-            "was measured on the same suite"
-        )
+    if key == KEYS[0] and not both.any():
+        why = " on which runs of both count" if links else "; compare what ran on one suite"
+        raise ConfigError(f"{first} and {other} have no link in common{why}")
     links = [link for link, has in zip(links, both, strict=True) if has]
     a, b = pairs[both].T
     difference = a - b
     sign = -1.0 if metric(key).better == "lower" else 1.0
     better = np.where(np.abs(difference) <= TIE * np.abs(b), 0.0, sign * difference)
-    mean, low, high = mean_intervals(difference[None, :, None])[0].tolist()
+    mean = MeanInterval(*mean_intervals(difference[None, :, None])[0]) if links else lacking
     enough = len(links) >= _LEAST_LINKS and (difference != 0).any()
     p = float(wilcoxon(difference).pvalue) if enough else math.nan
     order = np.argsort(-better, kind="stable")
     best = tuple(links[k] for k in order[:_MOST_LINKS] if better[k] > 0)
     worst = tuple(links[k] for k in order[::-1][:_MOST_LINKS] if better[k] < 0)
     counts = int((better > 0).sum()), int((better < 0).sum())
-    return Difference(
-        other, key, len(links), MeanInterval(mean, low, high), p, *counts, best, worst
-    )
+    return Difference(other, key, len(links), mean, p, *counts, best, worst)
