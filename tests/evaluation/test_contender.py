@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distrlcc.cli.contenders import contender
 from distrlcc.cli.evaluate import EMULATED_AGAINST, known_to_the_kernel
-from distrlcc.cli.main import main
+from distrlcc.cli.main import find, main
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import ConfigError
@@ -83,7 +84,10 @@ def test_one_policy_is_several_contenders(policy: Path, tmp_path: Path) -> None:
 
 
 def test_a_policy_may_have_a_schemes_name(
-    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cubic.safetensors").write_bytes(policy.read_bytes())
@@ -95,6 +99,13 @@ def test_a_policy_may_have_a_schemes_name(
             "cubic'": True,
             "cubic": False,
         }
+    # What is shown as ours, or as no rival, is ours, also where that is not there.
+    for name in ("bbr", "oracle"):
+        path = Path(f"{name}.safetensors")
+        path.write_bytes(policy.read_bytes())
+        assert contender(find("map")[0].parse_args([f"./{path}"])).name == f"{name}'"
+        assert main(["compare", f"./{path}", "cubic", "--links", "1"]) == 0
+        assert f"{name}' less cubic" in capsys.readouterr().out
 
 
 def test_what_does_not_fit_is_refused_in_a_line(

@@ -247,8 +247,8 @@ class Board:
         """Return a map of two senders over two settings."""
         texts = dict(query)
         x, y, of = texts.pop("x", "rate"), texts.pop("y", "rtt"), texts.pop("measure", "power")
-        own, other = texts.pop("own", "one"), texts.pop("other", "cubic")
-        return self._map(self._question(texts), x, y, of, self.sender(own), self.sender(other))
+        names = texts.pop("own", "one"), texts.pop("other", "cubic")
+        return self._map(self._question(texts), x, y, of, *distinct(map(self.sender, names)))
 
     def policies(self, query: Mapping[str, str]) -> Any:
         """Return the gallery."""

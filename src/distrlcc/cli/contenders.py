@@ -38,7 +38,7 @@ def contenders_of(args: Namespace, *, real: bool = False) -> list[Contender]:
 def contender(args: Namespace) -> Contender:
     """Return the contender that is judged; raises ConfigError if nothing has its name."""
     args.processes = args.processes or len(os.sched_getaffinity(0))
-    found = contender_named(args.sender, args.prefer)
+    (found,) = distinct([contender_named(args.sender, args.prefer)])
     if args.always and not found.learned:
         raise ConfigError(f"--always is for a policy; {found.name} is a scheme")
     return replace(found, always=args.always)

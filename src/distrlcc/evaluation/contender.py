@@ -141,7 +141,7 @@ def distinct(contenders: Iterable[Contender]) -> list[Contender]:
     contenders = list(contenders)
     ours = [not (one.learned or one.reference or one.program[0]) for one in contenders]
     taken = {one.name for one, is_ours in zip(contenders, ours, strict=True) if is_ours}
-    taken |= set(DISPLAY_NAMES)  # what is shown as ours is ours
+    taken |= {*DISPLAY_NAMES, "oracle"}  # what is shown, or left apart, as ours is ours
     for place, one in enumerate(contenders):
         while not ours[place] and one.name in taken:
             contenders[place] = one = replace(one, name=f"{one.name}'")

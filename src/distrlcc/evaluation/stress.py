@@ -280,7 +280,7 @@ class Judge:
             return asked & (sane | (name != "copa"))
 
         schemes = {name: run(Contender(name), where(name))[0] for name in names}
-        own, quiet = run(self.contender, sane | (self.contender.name != "copa"))
+        own, quiet = run(self.contender, sane | (self.contender.scheme != "copa"))
         seen = Seen(points, scenarios, own, schemes, quiet)
         with np.errstate(divide="ignore", invalid="ignore"):
             columns = [each.score(seen) for each in self.properties]
