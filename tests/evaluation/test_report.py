@@ -178,6 +178,14 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert "script" not in page.tags
     assert evil in page.text
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
+    # A table for papers, too; CSV has our schemes' names, as JSON has.
+    names = ("bbr", "[a]\\b^c~d_&")
+    odd = [replace(make_scores("bbr", 2), scheme=name) for name in names]
+    write_report(tmp_path / "r", odd, [], info)
+    tex, table = ((path.parent / f"table.{kind}").read_text() for kind in ("tex", "csv"))
+    assert r"{[}a]\textbackslash{}b\textasciicircum{}c\textasciitilde{}d\_\& &" in tex
+    assert "BBRv1 &" in tex
+    assert [line.partition(",")[0] for line in table.splitlines()[1:]] == [*names]
     assert (path.parent / "series-x.png").exists()
 
 

@@ -59,6 +59,8 @@ def test_a_void_run_is_not_ranked_and_everything_says_so(
     row = re.search(r'<tr class="learned void">.*?</tr>', html, re.DOTALL)
     assert row is not None
     assert re.search(r'class="void">\s*0\.999', row[0])
+    for kind, name in (("csv", "quickstart (void),0.999"), ("tex", "quickstart (void) & 0.999")):
+        assert name in (tmp_path / f"r/table.{kind}").read_text()
     # JSON says it; plots and their numbers leave it out, and say so.
     data = json.loads((tmp_path / "r/summary.json").read_text())
     assert data["ranking"] == ["cubic"]
@@ -112,7 +114,10 @@ def test_a_scheme_at_zero_counts_as_zero_and_is_said() -> None:
     summary = summarise([idle, good])
     assert summary.ranking() == ["bbr", "vegas"]
     assert summary.schemes[1].overall["power"].mean == 0.5
-    assert "vegas delivered nothing in 2 of 4 runs: power 0 there" in summary.notes()[0]
+    assert summary.notes()[0].startswith("vegas delivered nothing in 2 of 4 runs: power 0 there")
+    assert summary.notes()[0].endswith("its delays are of the other runs.")
+    silent = with_figures(idle, **{key: idle.figures[key] * 0 for key in ("throughput_mbps",)})
+    assert summarise([silent, good]).notes()[0].endswith("power 0 there, and no delay.")
     ranked = render(summary, [], INFO).partition('class="ranked"')[2].partition("</table>")[0]
     row = re.search(r"</i>vegas</th>(.*?)</tr>", ranked, re.DOTALL)
     assert row is not None

@@ -34,6 +34,7 @@ from distrlcc.evaluation.scores import (
 from distrlcc.evaluation.summary import (
     ORACLE,
     MeansRow,
+    SchemeSummary,
     Summary,
     cells_of,
     ranked,
@@ -79,8 +80,9 @@ def write_report(
     charts = [over_time(name, lines, summary.names()) for name, lines in named]
     files = {"scatter.png": encode(scatter(summary), "png")}
     files |= {f"{chart.id}.png": encode(drawn(chart), "png") for chart in charts}
-    means = ranked(summary)
-    files |= {"table.csv": _csv(means).encode(), "table.tex": _latex(means).encode()}
+    means = ranked(summary, marked=True)
+    files["table.csv"] = _csv(means, summary.schemes).encode()
+    files["table.tex"] = _latex(means).encode()
     files["summary.json"] = _json(to_json(summary) | {"series": series_json(series)})
     return _write_files(folder, files | {"report.html": render(summary, charts, info).encode()})
 
@@ -420,17 +422,27 @@ def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
     return f"{json.dumps(value, allow_nan=False, indent=indent)}\n".encode()
 
 
-def _csv(table: Table) -> str:
+def _csv(table: Table, schemes: Sequence[SchemeSummary]) -> str:
     first, *heads = (f"{c.head} {f'({c.unit})' if c.unit else ''}".strip() for c in table.columns)
-    rows = [[r.name, *(x for cell in r.cells for x in (cell.text, cell.half))] for r in table.rows]
+    rows = [
+        [r.name.replace(s.shown, s.scheme), *(x for c in r.cells for x in (c.text, c.half))]
+        for r, s in zip(table.rows, schemes, strict=True)
+    ]
     return csv_text([first, *(x for head in heads for x in (head, "half of 95%"))], rows)
+
+
+_LATEX = str.maketrans(
+    {c: rf"\{c}" for c in "&%$#_{}"}
+    | {"[": "{[}", "±": r"$\pm$", "\\": r"\textbackslash{}"}
+    | {"^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+)
 
 
 def _latex(table: Table) -> str:
     """Return a table for LaTeX, with booktabs; the best of a column is bold."""
 
     def plain(text: str) -> str:
-        return re.sub(r"([&%$#_{}])", r"\\\1", text).replace("±", r"$\pm$")
+        return text.translate(_LATEX)
 
     heads = [plain(f"{c.head} {f'({c.unit})' if c.unit else ''}".strip()) for c in table.columns]
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]

@@ -192,9 +192,10 @@ class Summary:
         for s in self.schemes:
             if s.idle:
                 runs = len(self.links) * self.seeds
+                others = ", so that its delays are of the other runs" * (s.idle < runs - s.failed)
                 said.append(
                     f"{s.shown} delivered nothing in {s.idle} of {runs} run{'s' * (runs != 1)}: "
-                    "power 0 there, and no delay, so that its delays are of the other runs."
+                    f"power 0 there, and no delay{others}."
                 )
             if (guarded := s.overall["guarded"].mean) > _MOST_GUARDED:
                 said.append(
