@@ -12,6 +12,7 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from distrlcc.cli.main import main
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation import search, stress
 from distrlcc.evaluation.contender import Contender, contender_named
+from distrlcc.evaluation.report import stress_page
 from distrlcc.evaluation.search import Findings, wilson
 from distrlcc.evaluation.space import (
     DIMENSIONS,
@@ -259,8 +261,9 @@ def test_files_of_an_earlier_search_go(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     (tmp_path / "stress.json").write_text('{"worst": {"use-1": {}, "../mine": {}}}')
     findings = Findings((PROPERTIES["use"],))
-    search.write(tmp_path, findings, findings.to_json())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.toml", "stress.json"]
+    search.write(tmp_path, findings, findings.to_json(), "a page")
+    left = ["mine.toml", "stress.html", "stress.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == left
 
 
 @pytest.mark.parametrize(
@@ -276,6 +279,11 @@ def test_a_gate_is_missed_below_its_bar_and_where_nothing_was_judged(
     findings.plain = len(scores)
     assert findings.missed() == ["use"] * missed
     assert findings.unjudged() == ["use"] * unjudged
+    # The page's sentence names a property: what is judged of all never holds more often.
+    figures = findings.to_json() | {"policy": "one"}
+    page = stress_page(figures, search.tables(figures, {}), command="")
+    said = f"one holds 'use' least often: on {held / max(judged, 1):.0%} of the links. All that has"
+    assert (said in unescape(page)) == (judged > 0)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from distrlcc.errors import ConfigError, listed, once, printable, unknown_name
 from distrlcc.evaluation.search import Findings, stress, tables, write
 from distrlcc.evaluation.stress import PROPERTIES, Judge
 from distrlcc.evaluation.tables import printed
-from distrlcc.files import write_atomically
 
 _QUIET_S = 5.0
 
@@ -69,15 +68,14 @@ def run(args: Namespace) -> int:
     first = judge.schemes[0]
     says = {each.key: each.says.format(first=first) for each in judge.properties}
     found = tables(figures, says)
-    for table in found:
+    for table in (table for table in found if table.rows):
         out.print(printed(table))
     emit_json(args.json, figures)
     if args.out is not None and findings.points:
-        print(f"report: {write(args.out, findings, figures)}", file=out.file)
         from distrlcc.evaluation.report import stress_page
 
         page = stress_page(figures, found, command=command_line())
-        write_atomically(args.out / "stress.html", page.encode())
+        print(f"report: {write(args.out, findings, figures, page)}", file=out.file)
     return _verdict(findings, args.gates, out)
 
 

@@ -372,11 +372,13 @@ def recovery_page(
 def stress_page(figures: Mapping[str, Any], tables: Sequence[Table], *, command: str) -> str:
     """Return the page of a search for failures: in what share of the space each property holds."""
     shares, links = tables
-    judged = [(s["share"], key) for key, s in figures["shares"].items() if s["judged"]]
-    name, answer = shown(figures["policy"]), ""
+    judged = {key: s["share"] for key, s in figures["shares"].items() if s["judged"]}
+    name, answer, all_of_them = shown(figures["policy"]), "", judged.pop("all", None)
     if judged:
-        share, key = min(judged)
+        share, key = min((share, key) for key, share in judged.items())
         answer = f"{name} holds '{key}' least often: on {share:.0%} of the links."
+    if all_of_them is not None:
+        answer += f" All that has a bar holds on {all_of_them:.0%}."
     sections = [Section("What holds, and where", [shares])]
     if links.rows:
         said = "Each link is the simplest that fails so; at a score of 1 the property just holds."

@@ -411,8 +411,8 @@ def _named(failures: Sequence[Failure]) -> dict[str, Failure]:
 _OURS = re.compile(rf"worst(-flows)?\.toml|({'|'.join(PROPERTIES)})-\d+\.toml")
 
 
-def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
-    """Write ``stress.json``, and the failures as suites, with one agent or several, and alone.
+def write(folder: Path, findings: Findings, figures: dict[str, Any], page: str) -> Path:
+    """Write figures and page, and the failures as suites, with one agent or several, and alone.
 
     Files that an earlier search's ``stress.json`` names are removed.
     """
@@ -425,6 +425,7 @@ def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
     for name, scenarios in suites.items():
         files[f"{name}.toml"] = to_toml(SuiteFile(tuple(scenarios), name)).encode()
     files["stress.json"] = f"{json.dumps(figures, indent=1, allow_nan=False)}\n".encode()
+    files["stress.html"] = page.encode()
     require_writable(folder)
     old = set[str]()
     with suppress(OSError, ValueError, KeyError, TypeError):  # none, or a stranger's
@@ -434,4 +435,4 @@ def write(folder: Path, findings: Findings, figures: dict[str, Any]) -> Path:
     for name in old:
         if _OURS.fullmatch(name):
             (folder / name).unlink(missing_ok=True)
-    return folder / "stress.json"
+    return folder / "stress.html"
