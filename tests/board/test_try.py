@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from distrlcc.board.playground import AXES, CELLS, Question, map_of
 from distrlcc.board.policies import gallery
 from distrlcc.board.runs import Run, Runs
+from distrlcc.board.server import Board
 from distrlcc.cli.main import find, main
 from distrlcc.cli.reproduce import _page
 from distrlcc.cli.send import _drawn
@@ -140,11 +142,23 @@ def test_files_of_strangers_do_not_end_the_board(tmp_path: Path) -> None:
     assert (found["updates"], found["steps"], found["recipe"]) == (1, 5.0, "")
     assert [one["name"] for one in found["timeline"]] == ["0 x (4000)"]
     assert runs.refresh() == []
-    # A resume puts another file there, without the later rows.
-    (run / "new").write_bytes(b'{"update": 7, "steps": 9}\n')
+    # A resume puts another file there, without the later rows; a copy may be made over the old.
+    (run / "new").write_bytes(b'{"update": 7, "steps": 9, "seconds": 70}\n{"update": 8}\n')
     (run / "new").rename(run / "metrics.jsonl")
     assert runs.refresh() == ["a"]
-    assert list(runs["a"].rows) == [7]
+    assert (list(runs["a"].rows), runs["a"].seconds) == ([7, 8], 70)
+    (run / "metrics.jsonl").write_bytes(b'{"update": 7, "seconds": 3, "events": 5}\n')
+    assert runs.refresh() == ["a"]
+    assert (list(runs["a"].rows), runs["a"].seconds) == ([7], 3)
+    assert [one["end"] for one in runs["a"].timeline()] == [1.0]
+    # Whatever else these hold, all runs are told of.
+    (run / "versions.json").write_text('{"date": 5}')
+    (run / "workers.jsonl").write_text('{"worker": 0, "host": "x", "seconds": 2, "lag": NaN}\n')
+    Member(tmp_path / "dated")
+    board = Board(Runs([tmp_path]), tmp_path)
+    assert {one["key"] for one in board.list_runs({})} == {"a", "dated"}
+    json.dumps(board.run({"key": "a"}), allow_nan=False)
+    shutil.rmtree(tmp_path / "dated")
     # Numbers and depths that Python refuses are nobody's rows; the others go on.
     (run / "new").write_bytes(
         b'{"update": Infinity}\n%b\n{"update": 8, "steps": 1%b}\n{"update": 9, "steps": 7}\n'

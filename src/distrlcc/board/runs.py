@@ -51,16 +51,16 @@ class Run:
         """Take its name on the page, its folder, and how long it may be quiet, s."""
         self.key, self.path, self._quiet_s = key, path, quiet_s
         self.version = 0  # counts what was new
-        self.workers: dict[str, Presence] = {}
-        self.present: set[str] = set()
-        self.seconds = 0.0  # the newest time that a line has, s since the run began
-        self._workers = Follower(path / _FILES[1])
         self._wrote, self._state, self._unreadable = 0.0, "", False
         self._begin(0)
 
     def _begin(self, file: int) -> None:
-        """Read the metrics from their first row on; a resume puts another file there."""
-        self._file, self._metrics = file, Follower(self.path / _FILES[0])
+        """Read it from the first row on; a resume or a copy puts another file there."""
+        self.workers: dict[str, Presence] = {}
+        self.present: set[str] = set()
+        self.seconds = 0.0  # the newest time that a line has, s since the run began
+        self._file, self._size = file, 0
+        self._metrics, self._workers = (Follower(self.path / name) for name in _FILES)
         self.rows: dict[int, dict[str, Any]] = {}  # by update
         self._best: dict[str, float] = {}
         self._alarms, self._eventful, self._newest = set[int](), set[int](), 0
@@ -74,8 +74,9 @@ class Run:
         with suppress(OSError):
             status = (self.path / _FILES[0]).stat()
             self._wrote = max(self._wrote, status.st_mtime)
-            if status.st_ino != self._file:
+            if status.st_ino != self._file or status.st_size < self._size:
                 self._begin(status.st_ino)
+            self._size = status.st_size
         with suppress(OSError):
             self._wrote = max(self._wrote, (self.path / _FILES[1]).stat().st_mtime)
         self._unreadable = False
@@ -189,7 +190,7 @@ class Run:
             "key": self.key,
             "recipe": str(self.settings.get("recipe", "")),
             "state": self.state,
-            "date": noted.get("date", ""),
+            "date": str(noted.get("date") or ""),
             "seconds": self.seconds,
             "quiet": max(_now() - self._wrote, 0.0) if self._wrote else None,
             "steps": _number(last.get("steps")),
@@ -234,7 +235,8 @@ class Run:
         for update in sorted(self._eventful):
             row = self.rows[update]
             texts = [("alarm", str(row["alarm"]))] if row.get("alarm") else []
-            for text in row.get("events") or ():
+            said = row.get("events")
+            for text in said if isinstance(said, list) else ():
                 kind = "left" if _LEFT.search(str(text)) else "note"
                 texts.append(("joined" if _JOINED.search(str(text)) else kind, str(text)))
             seconds = _number(row.get("seconds"))
@@ -249,7 +251,8 @@ class Run:
         for one in sorted(self.workers.values(), key=lambda one: (one.begin, one.name)):
             told = {"name": one.name, "begin": one.begin, "end": one.end}
             told |= {"here": one.name in self.present and is_running}
-            found.append(told | {k: one.newest.get(k) for k in _FIGURES})
+            figures = {k: _number(one.newest.get(k)) for k in _FIGURES}
+            found.append({**told, **figures, "link": str(one.newest.get("link", ""))})
         return found
 
     def keys(self) -> list[str]:
@@ -277,7 +280,7 @@ class Run:
 
 
 _FILES = ("metrics.jsonl", "workers.jsonl")
-_FIGURES = ("link", "steps", "steps_per_second", "version", "lag", "heard_seconds")
+_FIGURES = ("steps", "steps_per_second", "version", "lag", "heard_seconds")
 
 
 def _now() -> float:
