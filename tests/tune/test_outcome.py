@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,11 +67,15 @@ def test_a_copy_begins_a_new_piece() -> None:
 @pytest.mark.parametrize("searches", [False, True])
 def test_everything_is_written(tmp_path: Path, searches: bool) -> None:
     config = replace(CONFIG, pbt=None, search=SearchConfig(trials=2)) if searches else CONFIG
-    recorder = Recorder(tmp_path, config)
+    said = list[str]()
+    recorder = Recorder(tmp_path, config, said.append)
     assert write_outcome(tmp_path, config, {}) is None
-    for report in REPORTS:
+    # Another is as good, but later, so that it is not the one that is kept.
+    for report in [*REPORTS, _report(60, BEST.score, Segment(0, 0, FIRST))]:
+        recorder._shown = -math.inf
         recorder.record(report)
         recorder.keep(report, lambda: b"policy")
+    assert "reward 0.5000  best 0.5000 (member 1 update 40)" in said[3]
     text = write_outcome(tmp_path, config, {0: "out of memory"})
     assert text is not None
     assert "member 0 failed: out of memory" in text

@@ -46,7 +46,8 @@ class Recorder:
 
     def record(self, report: Report) -> None:
         """Append a report; raises OutputError."""
-        config, best = self._config, self.best or report
+        config, known = self._config, [report] if self.best is None else [self.best, report]
+        best = max(known, key=_worth(config.mode))
         self.append(REPORTS, replace(report, attempt=self._attempt))
         self._count += 1
         self._updates[report.member] = report.update
@@ -220,7 +221,7 @@ def write_outcome(
         files |= plots.population_figures(config, reports, best)
         notes = schedule_text(best.schedule).splitlines() if config.pbt else []
         ranked = standings(reports, config.mode)
-        page = plots.population_page(config, ranked, reports, failures, notes, command)
+        page = plots.population_page(config, best, ranked, reports, failures, notes, command)
         files["tune.html"] = page.encode()
     write_together(folder, files)
     return text

@@ -73,15 +73,15 @@ def population_figures(
 
 def population_page(
     config: TuneConfig,
+    best: Report,
     ranked: Sequence[tuple[Report, Report]],
     reports: Sequence[Report],
     failures: Mapping[int, str],
     notes: Sequence[str],
     command: str,
 ) -> str:
-    """Return a tuner's page; ``ranked`` has each member's best and last report, the best first."""
-    best, metric = ranked[0][0], config.metric.replace("_", " ")
-    keys = tuple(best.values)
+    """Return a tuner's page; ``best`` is of the policy that is kept, ``ranked`` of `standings`."""
+    keys, metric = tuple(best.values), config.metric.replace("_", " ")
     rows: list[tuple[str | Cell, ...]] = [
         (
             f"{own.member}{' (failed)' if own.member in failures else ''}",
