@@ -120,6 +120,9 @@ def _check_reports(args: Namespace, reports: Mapping[str, Summary]) -> None:
     for flag in ("suite", "links", "seeds"):
         if reports and getattr(args, flag) is not None:
             raise ConfigError(f"--{flag}: reports have been measured already; leave it out")
+    if len({summary.seeds for summary in reports.values()}) > 1:
+        runs = ", ".join(f"{name} has {summary.seeds}" for name, summary in reports.items())
+        note(f"distrlcc: the runs of each link differ: {runs}")
     known: dict[str, tuple[str, str]] = {}
     for name, summary in reports.items():
         if not summary.digests:

@@ -21,7 +21,7 @@ from argparse import Namespace
 import numpy as np
 
 from distrlcc.cli.contenders import contender
-from distrlcc.cli.output import Countdown, check_report, command_line, emit_json
+from distrlcc.cli.output import Countdown, check_report, command_line, console, emit_json
 from distrlcc.control.state import SCHEMES
 from distrlcc.errors import ConfigError, listed, unknown_name
 from distrlcc.evaluation import stress
@@ -57,7 +57,6 @@ def run(args: Namespace) -> int:
     says = judge.properties[0].says.format(first=judge.schemes[0])
     page = write_map(args.out, found.to_json(), says, command=command_line())
     emit_json(args.json, found.to_json())
-    if args.json != "-":
-        held, judged = int((found.scores >= 1).sum()), int(np.isfinite(found.scores).sum())
-        print(f"{says}: on {held} of {judged} links; {page}")
+    held, judged = int((found.scores >= 1).sum()), int(np.isfinite(found.scores).sum())
+    print(f"{says}: on {held} of {judged} links; {page}", file=console(args.json).file)
     return 0
