@@ -229,6 +229,7 @@ REFUSED = [
     ("PBT --interval 0", "interval is 0.0: expected more than 0"),
     ("PBT --interval 2.5", "whole number of updates"),
     ("PBT --updates 10", "raise --updates or lower --report-every"),
+    ("PBT --explore own", "expected ./file.py:name"),
     ("PBT --resume", "--resume needs --out"),
     ("PBT --resume --out run", "give only --out"),
     ("tune pbt --resume --out run --population 9", "give only --out"),
@@ -239,6 +240,30 @@ REFUSED = [
     # of recovery
     ("recovery --suite random --links 2", "none of its links changes"),
     ("recovery --suite cellular --links 2", "constant rate"),
+    # of fairness
+    ("fairness --against none --suite shared-2", "nothing to evaluate"),
+    ("fairness --suite ,", "nothing stands before or after a comma"),
+    ("fairness --suite=", "--suite is empty"),
+    ("fairness --suite shared-3", "did you mean"),
+    # of stress and map
+    ("stress", "SENDER"),
+    ("stress nobody", "nobody"),
+    ("stress one --budget 9 --links 9", "leave one out"),
+    ("stress one --budget 0", "1 or more"),
+    ("stress one --links 0", "1 or more"),
+    ("stress one --properties use,utilisation", "utilisation"),
+    ("stress one --properties use,use", "use"),
+    ("stress one --properties power --gates", "no bar"),
+    ("stress cubic --always", "is a scheme"),
+    ("stress cubic --prefer 0.5", "is a scheme"),
+    ("map one --x rate --y rate", "expected two"),
+    ("map one --x speed", "speed"),
+    ("map one --at queue=fast", "0.01 to 16"),
+    ("map one --at queue=1,queue=2", "twice"),
+    ("map one --at rival=me", "me"),
+    ("map one --against me", "me"),
+    ("map one --property me", "me"),
+    ("map one --property fair --against bbr,cubic", "beside one scheme; give that one"),
 ]
 
 

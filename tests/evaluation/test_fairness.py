@@ -193,17 +193,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert '"kind":"lines"' in page
     assert (out / "fairness-oracle.pdf").read_bytes().startswith(b"%PDF")
     assert (out / "fairness-cubic.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--against", "none", "--suite", "shared-2"], "nothing to evaluate"),
-        (["--suite", ","], "nothing stands before or after a comma"),
-        (["--suite", ""], "--suite is empty"),
-        (["--suite", "shared-3"], "did you mean"),
-    ],
-)
-def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fairness", *arguments]) == 2
-    assert message in capsys.readouterr().err

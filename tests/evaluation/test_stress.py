@@ -264,6 +264,10 @@ def test_files_of_an_earlier_search_go(tmp_path: Path) -> None:
     search.write(tmp_path, findings, findings.to_json(), "a page")
     left = ["mine.toml", "stress.html", "stress.json"]
     assert sorted(p.name for p in tmp_path.iterdir()) == left
+    # What that has not named is a user's.
+    (tmp_path / "use-1.toml").write_text("mine")
+    search.write(tmp_path, findings, findings.to_json(), "a page")
+    assert (tmp_path / "use-1.toml").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -314,14 +318,6 @@ def test_the_link_without_noise_is_else_the_same() -> None:
     assert (calm.link.jitter_ms, calm.link.ack_tick_ms, calm.link.reorder) == (0.0, 0.0, None)
 
 
-def test_files_that_are_a_users_stay(tmp_path: Path) -> None:
-    for name in ("worst.toml", "use-1.toml"):
-        (tmp_path / name).write_text("mine")
-    findings = Findings((PROPERTIES["use"],))
-    search.write(tmp_path, findings, findings.to_json())
-    assert (tmp_path / "use-1.toml").read_text() == "mine"
-
-
 def test_gates_are_an_exit_code(plugin: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--links", "12", "--processes", "1", "--worst", "0", "--gates"]
     assert main(["stress", plugin, *words, "--properties", "use"]) == 1
@@ -329,48 +325,11 @@ def test_gates_are_an_exit_code(plugin: str, capsys: pytest.CaptureFixture[str])
     assert main(["stress", "cubic", *words, "--properties", "queue"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("stress", "SENDER"),
-        ("stress nobody", "nobody"),
-        ("stress one --budget 9 --links 9", "leave one out"),
-        ("stress one --budget 0", "1 or more"),
-        ("stress one --links 0", "1 or more"),
-        ("stress one --properties use,utilisation", "utilisation"),
-        ("stress one --properties use,use", "use"),
-        ("stress one --properties power --gates", "no bar"),
-        ("stress cubic --always", "is a scheme"),
-        ("stress cubic --prefer 0.5", "is a scheme"),
-        ("map one --x rate --y rate", "expected two"),
-        ("map one --x speed", "speed"),
-        ("map one --at queue=fast", "0.01 to 16"),
-        ("map one --at queue=1,queue=2", "twice"),
-        ("map one --at rival=me", "me"),
-        ("map one --against me", "me"),
-        ("map one --property me", "me"),
-        ("map one --property fair --against bbr,cubic", "beside one scheme; give that one"),
-        ("map cubic --property fair --x rate --y rtt --processes 1", "--at flows=8"),
-    ],
-)
-def test_refusals(
-    words: str,
-    said: str,
+def test_a_map_is_a_picture_and_its_figures(
+    plugin: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("distrlcc.evaluation.stress_map.CELLS", 2)
-    assert main(words.split()) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert said in lines[-1]
-    assert lines[-1].startswith("distrlcc: error: ")
-    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
-
-
-def test_a_map_is_a_picture_and_its_figures(
-    plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distrlcc.evaluation.stress_map.CELLS", 6)
     words = ["--x", "rate", "--y", "rtt", "--against", "cubic", "--processes", "1"]
@@ -387,6 +346,9 @@ def test_a_map_is_a_picture_and_its_figures(
                 assert score < 0.7
             if score is not None and 3 < bdp < 60:
                 assert score > 1
+    words = ["--property", "fair", "--x", "rate", "--y", "rtt", "--out", str(tmp_path / "none")]
+    assert main(["map", "cubic", *words, "--processes", "1"]) == 2
+    assert "--at flows=8" in capsys.readouterr().err
 
 
 def test_ctrl_c_writes_what_was_found(tmp_path: Path) -> None:

@@ -141,17 +141,3 @@ def test_explored_values_stay_within_bounds_and_an_own_function_has_the_last_wor
     chosen = explorer(_population("ppo.lr=choice:1e-3,1e-4", explore="own_explore:fixed"))
     with pytest.raises(ConfigError, match=r"returned ppo.lr=0.0005: expected one of its choices"):
         chosen({"ppo.lr": 1e-3})
-
-
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        ("own", "expected ./file.py:name"),
-        ("no_such_module:f", "there is no module"),
-        ("json:no_such", "unknown name"),
-        ("json:__name__", "expected a function"),
-    ],
-)
-def test_paths_that_lead_nowhere(path: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        _population(*SPACE, explore=path)
