@@ -253,6 +253,11 @@ def listed(text: str, what: str, kind: Callable[[str], Any] = str) -> list[Any]:
     return once([kind(word) for word in words], f"{what} {text!r}: ")
 
 
+def counted(number: int, noun: str = "link") -> str:
+    """Return a number with its noun: ``1 link``, ``12 links``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def once(items: list[Any], what: str = "") -> list[Any]:
     """Return items; raise ConfigError, which begins with ``what``, if one is there twice."""
     for item in items:

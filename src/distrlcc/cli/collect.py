@@ -28,10 +28,11 @@ Rules:
 
 from argparse import Namespace
 
-from distrlcc.cli.output import counted, note
+from distrlcc.cli.output import note
 from distrlcc.cli.parser import assignments
 from distrlcc.config import override
 from distrlcc.data.writer import check_vacant
+from distrlcc.errors import counted
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs.collect_data import CollectConfig, ExpertRounds, collect_data
 from distrlcc.runs.progress import Progress
@@ -56,6 +57,6 @@ def run(args: Namespace) -> int:
     size = sum(shard.steps_bytes + shard.episodes_bytes for shard in manifest.shards)
     print(
         f"{args.out}: {manifest.steps} steps in {manifest.episodes} episodes of {config.scheme}, "
-        f"{counted(manifest.shards, 'shard')}, {size / 1e6:.1f} MB"
+        f"{counted(len(manifest.shards), 'shard')}, {size / 1e6:.1f} MB"
     )
     return 0

@@ -21,8 +21,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from distrlcc.cli.output import Countdown, console, counted, emit_json, note
-from distrlcc.errors import ConfigError, once, printable, unknown_name
+from distrlcc.cli.output import Countdown, console, emit_json, note
+from distrlcc.errors import ConfigError, counted, once, printable, unknown_name
 from distrlcc.evaluation.contender import contender_named, distinct
 from distrlcc.evaluation.runner import check_scenario, evaluate, suite_links
 from distrlcc.evaluation.scores import metric, shown
@@ -55,7 +55,7 @@ def run(args: Namespace) -> int:
             "both first, or compare two of a kind"
         )
     _check_reports(args, {name: summary for name, (summary, _) in reports.items()})
-    countdown = Countdown(list(contenders), lambda name: f"{name} on {counted(scenarios)}")
+    countdown = Countdown(list(contenders), lambda name: f"{name} on {counted(len(scenarios))}")
     for name in countdown:
         scores, _ = evaluate(contenders[name], scenarios, seeds=args.seeds or 1, show=countdown)
         summary = summarise([scores])
@@ -73,7 +73,7 @@ def run(args: Namespace) -> int:
         both = (values[name] for name in names if labels[name] in (found.first, other))
         of = len({link for each in both for link in each})
         had = rows[0].links
-        on = counted(range(had)) + f" of {of}: the rest is not of both" * (of > had)
+        on = counted(had) + f" of {of}: the rest is not of both" * (of > had)
         head = f"{shown(found.first)} less {shown(other)}, on {on}"
         lines = []
         for row in rows:
@@ -82,7 +82,7 @@ def run(args: Namespace) -> int:
             interval = "-" if low == "-" else f"{low} to {high}"
             p = "-" if row.p != row.p else "<0.001" if row.p < 1e-3 else f"{row.p:.3f}"
             counts = map(str, (row.ahead, row.behind, ties))
-            title = m.title + f", {counted(range(row.links))}" * (row.links != had)
+            title = m.title + f", {counted(row.links)}" * (row.links != had)
             lines.append((title, m.text(mean.mean), interval, p, *counts))
         out.print(printed(plain_table(head, _HEADS, lines)))
         for word, links in (("ahead", rows[0].best), ("behind", rows[0].worst)):

@@ -62,11 +62,10 @@ from distrlcc.cli.output import (
     check_report,
     command_line,
     console,
-    counted,
     emit_json,
     note,
 )
-from distrlcc.errors import ConfigError, LinkError, listed, once, printable
+from distrlcc.errors import ConfigError, LinkError, counted, listed, once, printable
 from distrlcc.evaluation.both_worlds import ParallelFlows, compare, measure_parallel
 from distrlcc.evaluation.contender import KERNEL, Contender, kernel_note
 from distrlcc.evaluation.emulated import busy, evaluate_emulated, real_flows
@@ -261,7 +260,7 @@ def _measure(
 ) -> list[tuple[SchemeScores, list[Series]]]:
     found = []
     if args.world == "simulated":
-        links = counted(scenarios)
+        links = counted(len(scenarios))
         countdown = Countdown(contenders, lambda c: f"evaluating {c.name} on {links}")
         for contender in countdown:
             found.append(

@@ -18,8 +18,8 @@ Flags:
 from argparse import Namespace
 
 from distrlcc.cli.contenders import contenders_of
-from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
-from distrlcc.errors import ConfigError, listed
+from distrlcc.cli.output import Countdown, check_report, command_line, console, emit_json
+from distrlcc.errors import ConfigError, counted, listed
 from distrlcc.evaluation.fairness import LEAST_S, measure, table, to_json
 from distrlcc.evaluation.runner import suite_links
 from distrlcc.evaluation.tables import printed
@@ -40,10 +40,10 @@ def run(args: Namespace) -> int:
     check_report(args.out)
     # The runs, a table of each suite, and the report.
     out, rows = console(args.json), []
-    for name in Countdown(names, lambda name: f"{name}: {counted(suites[name])}"):
+    for name in Countdown(names, lambda name: f"{name}: {counted(len(suites[name]))}"):
         scenarios = suites[name]
         found = [measure(contender, name, scenarios, args.seeds) for contender in contenders]
-        title = f"{name}: {counted(scenarios)}, {counted(range(args.seeds), 'seed')} each"
+        title = f"{name}: {counted(len(scenarios))}, {counted(args.seeds, 'seed')} each"
         notes = [note for row in found for note in row.notes]
         out.print(printed(table(name, found), title, notes))
         rows += found

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distrlcc.cli.output import counted, emit_json, exposition, note
+from distrlcc.cli.output import emit_json, exposition, note
+from distrlcc.errors import counted
 from distrlcc.limits import limits
 from distrlcc.net.kernel import tcp
 from distrlcc.net.kernel.tcp import KernelControl
@@ -213,6 +214,6 @@ def _held(control: KernelControl) -> str:
 def _sums(control: KernelControl) -> str:
     figures = _figures(control)
     return (
-        f"{counted(range(figures['sockets']), 'connection')}, {figures['open']} still open; "
+        f"{counted(figures['sockets'], 'connection')}, {figures['open']} still open; "
         f"{figures['decisions']} decisions of {figures['decision_us']:.1f} µs"
     )

@@ -77,11 +77,6 @@ class Countdown(Generic[T]):
             self._said = self._line, now
 
 
-def counted(things: Sequence[object], noun: str = "link") -> str:
-    """Return their number with its noun: ``1 link``, ``12 links``."""
-    return f"{len(things)} {noun}{'s' * (len(things) != 1)}"
-
-
 def exposition(
     prefix: str,
     things: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]],

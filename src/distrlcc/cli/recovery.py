@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from distrlcc.cli.contenders import contenders_of
-from distrlcc.cli.output import Countdown, check_report, command_line, console, counted, emit_json
-from distrlcc.errors import ConfigError
+from distrlcc.cli.output import Countdown, check_report, command_line, console, emit_json
+from distrlcc.errors import ConfigError, counted
 from distrlcc.evaluation.recovery import recoveries, recovery_scores
 from distrlcc.evaluation.runner import suite_links
 from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
@@ -51,7 +51,8 @@ def run(args: Namespace) -> int:
             "--suite dynamic"
         )
     # The runs, a table, and JSON, in which None stands for never.
-    finite, rows, links, void = dict[str, Any](), list[MeansRow](), counted(scenarios), list[str]()
+    finite, rows, void = dict[str, Any](), list[MeansRow](), list[str]()
+    links = counted(len(scenarios))
     for contender in Countdown(contenders, lambda one: f"measuring {one.name} on {links}"):
         found, why = recovery_scores(contender, scenarios)
         told = finite[contender.name] = dict[str, Any]()
@@ -62,7 +63,7 @@ def run(args: Namespace) -> int:
         if why:
             void.append(f"{shown(contender.name)} does not count: {why}.")
             told["void"] = why
-    title = f"{counted(changes, 'change')} on {links}"
+    title = f"{counted(len(changes), 'change')} on {links}"
     table = means_table("Recovery", "scheme", rows, RECOVERY_METRICS)
     console(args.json).print(printed(table, title, void))
     emit_json(args.json, finite)

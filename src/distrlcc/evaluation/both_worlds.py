@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from distrlcc.errors import DistrlccError
+from distrlcc.errors import DistrlccError, counted
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.emulated import RealFlow, emulation, run_emulation
 from distrlcc.evaluation.fairness import fairness_of, jain_index, run_shared
@@ -65,7 +65,7 @@ class WorldComparison:
     @property
     def shown(self) -> str:
         """The sender's name as shown, with how many of its runs are void."""
-        void = f" ({self.failed} of {self.runs} run{'s' * (self.runs > 1)} void)"
+        void = f" ({self.failed} of {counted(self.runs, 'run')} void)"
         return shown(self.sender) + void * bool(self.failed)
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class ParallelFlows:
         return found
 
     def __str__(self) -> str:
-        said = f"{self.flows} flow{'s' * (self.flows > 1)} of {shown(self.sender)}"
+        said = f"{counted(self.flows, 'flow')} of {shown(self.sender)}"
         for world, one in ((": ", self.emulated), ("; simulated ", self.simulated)):
             if one is not None:
                 mbps, rtt, lost, jain = one.texts()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import wilcoxon
 
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, counted
 from distrlcc.evaluation.bootstrap import mean_intervals
 from distrlcc.evaluation.scores import metric, shown
 from distrlcc.evaluation.summary import MeanInterval, figure
@@ -66,7 +66,7 @@ class Comparison:
             p = f", p {'< 0.001' if row.p < 1e-3 else f'= {row.p:.3f}'}"
             if np.isnan(row.p):
                 p = ", too few for a test" if row.links < _LEAST_LINKS else ""
-            ahead = f"ahead on {row.ahead} of {row.links} link{'s' * (row.links != 1)}"
+            ahead = f"ahead on {row.ahead} of {counted(row.links)}"
             said.append(f"{text} ({row.mean.mean:+z.3f}, {ahead}{p})")
         return f"{shown(self.first)} is {'; '.join(said)}."
 

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from distrlcc.config import to_toml
-from distrlcc.errors import ConfigError, DistrlccError, LinkError, OutputError
+from distrlcc.errors import ConfigError, DistrlccError, LinkError, OutputError, counted
 from distrlcc.evaluation.contender import Contender, rival
 from distrlcc.evaluation.flow_log import link_series, read_flow_log, read_sender_log, score_log
 from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, reseed
@@ -295,8 +295,8 @@ def busy() -> str:
     if load <= 0.75 * cores and max(late, stolen) <= _BUSY_SHARE:
         return ""
     return (
-        f"this machine is busy: load {load:.1f} on {cores} core{'s' * (cores != 1)}, {late:.0%} of "
-        f"timers late, {stolen:.0%} of CPU time taken by other guests; senders may be late, and a "
+        f"this machine is busy: load {load:.1f} on {counted(cores, 'core')}, {late:.0%} of timers "
+        f"late, {stolen:.0%} of CPU time taken by other guests; senders may be late, and a "
         "run whose sender is late does not count: end other programs"
     )
 

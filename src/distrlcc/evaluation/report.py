@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distrlcc.errors import TraceError
+from distrlcc.errors import TraceError, counted
 from distrlcc.evaluation.both_worlds import BOUNDS, ParallelFlows, WorldComparison
 from distrlcc.evaluation.fairness import SharedRun, SuiteFairness, table
 from distrlcc.evaluation.fairness import to_json as fairness_json
@@ -99,13 +99,13 @@ def render(summary: Summary, charts: Sequence[Chart], info: ReportInfo) -> str:
     sections.append(Section("Per link", [per_link, f"Mean over seeds{means}."]))
     policies = ", ".join(one.scheme for one in summary.schemes if one.learned)
     facts = {
-        "suite": f"{info.suite}: {_count(links, 'link')}",
+        "suite": f"{info.suite}: {counted(links)}",
         **({"policies": policies} if policies else {}),
         "seeds": ", ".join(map(str, range(seeds))),
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
     }
-    lead = f"{_count(len(summary.schemes), 'scheme')} on {_count(links, 'link')} of {info.suite}, "
-    lead += f"{_count(seeds, 'seed')} each"
+    lead = f"{counted(len(summary.schemes), 'scheme')} on {counted(links)} of {info.suite}, "
+    lead += f"{counted(seeds, 'seed')} each"
     definitions = {m.title: m.definition for m in summary.metrics}
     definitions["± and crosses"] = _ON_INTERVALS
     says = lead, summary.answer(), _tiles(summary), facts, definitions
@@ -176,8 +176,8 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
     # Of each contender the link with the most flows is drawn, of those on which its run counts.
     runs: dict[str, list[SharedRun]] = {}
     for row in rows:
-        if counted := [run for run in row.runs if not run.broken]:
-            runs.setdefault(row.contender, []).extend(counted)
+        if whole := [run for run in row.runs if not run.broken]:
+            runs.setdefault(row.contender, []).extend(whole)
     files = {"fairness.json": _json(fairness_json(rows))}
     charts: list[str | Table | Chart] = []
     for name, contender in zip(_file_names("fairness", runs), runs, strict=True):
@@ -189,7 +189,7 @@ def write_fairness(folder: Path, rows: Sequence[SuiteFairness], *, command: str)
     for suite in dict.fromkeys(row.suite for row in rows):
         of_suite = [row for row in rows if row.suite == suite]
         links, seeds = of_suite[0].values.shape[1:]
-        said = f"{_count(links, 'link')}, {_count(seeds, 'run')} each."
+        said = f"{counted(links)}, {counted(seeds, 'run')} each."
         notes = [note for row in of_suite for note in row.notes]
         sections.append(Section(suite, [said, table(suite, of_suite), *notes]))
     if charts:
@@ -273,7 +273,7 @@ def comparison_page(
         )
         parts: list[str | Table | Chart] = [said, together]
         sections.append(Section("Several flows at once", parts))
-    answer = f"{near} of {_count(len(rows), 'pair')} are within {bounds}." if rows else ""
+    answer = f"{near} of {counted(len(rows), 'pair')} are within {bounds}." if rows else ""
     lead = "Real packets on emulated links, and the same senders in the simulator"
     return Page("Simulator and real packets", command, sections, lead=lead, answer=answer).html()
 
@@ -414,10 +414,6 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     require_writable(folder)
     write_together(folder, files)
     return folder / list(files)[-1]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:

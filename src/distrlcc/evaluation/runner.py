@@ -18,7 +18,7 @@ from distrlcc.control.state import CWND, PACING
 from distrlcc.env.batch import LinkBatch
 from distrlcc.env.config import EnvConfig
 from distrlcc.env.rewards import LinkView
-from distrlcc.errors import ConfigError, once
+from distrlcc.errors import ConfigError, counted, once
 from distrlcc.evaluation.contender import Contender
 from distrlcc.evaluation.scores import SchemeScores, Series, bucket_edges, bucket_sums, share_of
 from distrlcc.plugins import blame
@@ -89,7 +89,7 @@ def suite_links(suite: str, links: int | None, usual: int | None = None) -> list
     """Return a suite's test links, at most so many, or as usual; warn where there are fewer."""
     found = suites.load_suite(suite).scenarios("test", links or usual)
     if (links or 0) > len(found):
-        has = f"{len(found)} link{'s' * (len(found) != 1)}"
+        has = counted(len(found))
         warnings.warn(f"{suite} has {has}, fewer than the {links} asked for", stacklevel=3)
     return found
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from distrlcc.errors import counted
 from distrlcc.evaluation.bootstrap import CONFIDENCE, link_intervals, mean_intervals
 from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.scores import (
@@ -181,8 +182,8 @@ class Summary:
         own, theirs = pairs[np.isfinite(pairs).all(axis=1)].T
         if not len(own):
             return f"{said}."
-        links = f"{len(own)} link{'s' * (len(own) > 1)}"
-        said += f"; it is ahead of {other.shown} on {(own > theirs).sum()} of {links}"
+        ahead = f"{(own > theirs).sum()} of {counted(len(own))}"
+        said += f"; it is ahead of {other.shown} on {ahead}"
         far = (own < 0.5 * theirs).sum()
         return f"{said}, and has less than half of its power on {far}." if far else f"{said}."
 
@@ -194,8 +195,8 @@ class Summary:
                 runs = len(self.links) * self.seeds
                 others = ", so that its delays are of the other runs" * (s.idle < runs - s.failed)
                 said.append(
-                    f"{s.shown} delivered nothing in {s.idle} of {runs} run{'s' * (runs != 1)}: "
-                    f"power 0 there, and no delay{others}."
+                    f"{s.shown} delivered nothing in {s.idle} of {counted(runs, 'run')}: power 0 "
+                    f"there, and no delay{others}."
                 )
             if (guarded := s.overall["guarded"].mean) > _MOST_GUARDED:
                 said.append(
@@ -305,7 +306,7 @@ def print_table(summary: Summary, console: Console) -> None:
     links, seeds, common = len(summary.links), summary.seeds, summary.common
     over = f", means over {common} of them" if 0 < common < links else ""
     means = f"; mean ± half of the {CONFIDENCE:.0%} interval" if summary.has_intervals else ""
-    title = f"{links} link{'s' * (links != 1)}{over}, {seeds} seed{'s' * (seeds != 1)} each{means}"
+    title = f"{counted(links)}{over}, {counted(seeds, 'seed')} each{means}"
     wide = console.width >= _WIDE
     console.print(printed(ranked(summary, marked=True), title, summary.notes(), wide=wide))
 
@@ -362,5 +363,5 @@ def _summarise(
 def void_note(void: Sequence[VoidRun], runs: int) -> str:
     """Return a sentence on one scheme's runs that do not count, of so many."""
     does, first = "does" if len(void) == 1 else "do", void[0]
-    said = f"{shown(first.scheme)}: {len(void)} of {runs} run{'s' * (runs != 1)} {does} not count"
+    said = f"{shown(first.scheme)}: {len(void)} of {counted(runs, 'run')} {does} not count"
     return f"{said} ({'such as ' * (len(void) > 1)}{first.scenario}: {first.reason})."
