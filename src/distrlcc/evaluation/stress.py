@@ -8,8 +8,9 @@ on, when all flows have begun.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,7 @@ _COUNTS = (col.SENT, col.DELIVERED, col.DROPPED, col.QUEUEING_SUM)
 _TOGETHER = 64  # links in one call, which last about equally long
 
 
-@dataclass
-class Figures:
+class Figures(np.recarray[Any, Any]):
     """Figures of a contender on L links, ``[L]``; NaN where it was not run."""
 
     used: FloatArray  # share of what the link could carry, by all flows
@@ -45,33 +45,27 @@ class Figures:
     jain: FloatArray  # Jain's index of the agents
     broken: FloatArray  # 1 where its scheme, a user's, broke
 
-    @classmethod
-    def empty(cls, count: int) -> Figures:
-        """Return those of links on which nothing was run."""
-        return cls(*(np.full(count, np.nan) for _ in fields(cls)))
 
-    def part(self, which: slice) -> Figures:
-        """Return those of some links."""
-        return Figures(*(getattr(self, each.name)[which] for each in fields(self)))
-
-    def put(self, where: NDArray[np.int64], other: Figures) -> None:
-        """Take another's figures for some links."""
-        for name in (each.name for each in fields(self)):
-            getattr(self, name)[where] = getattr(other, name)
+def _figures(count: int, *columns: FloatArray) -> Figures:
+    """Return figures of so many links, NaN without columns."""
+    found = np.full(count, np.nan, [(name, float) for name in Figures.__annotations__])
+    for name, column in zip(found.dtype.names or (), columns, strict=False):
+        found[name] = column
+    return found.view(Figures)
 
 
 def measure(
     contender: Contender, scenarios: Sequence[Scenario], together: int = _TOGETHER
 ) -> Figures:
     """Run a contender as every agent of L scenarios, at most so many together."""
-    found = Figures.empty(len(scenarios))
+    found = _figures(len(scenarios))
     # Links that last about equally long share a batch: it steps until the last one is over.
     seconds = np.array([s.duration_s for s in scenarios])
     order = np.argsort(seconds, kind="stable")
     while len(order):
         near = int((seconds[order] <= 1.5 * seconds[order[0]]).sum())
         part, order = np.split(order, [min(near, together)])
-        found.put(part, _measure(contender, [scenarios[n] for n in part.tolist()]))
+        found[part] = _measure(contender, [scenarios[n] for n in part.tolist()])
     return found
 
 
@@ -120,7 +114,7 @@ def _measure(contender: Contender, scenarios: list[Scenario]) -> Figures:
         power = np.where(delivered > 0, share * base_s / (base_s + queue_s), 0.0)
     jain = jain_index(np.where(own, counted[1], np.nan).T)
     was = np.array([float(bool(each)) for each in broken])
-    return Figures(share, power, queue_s, sent, dropped, ratio, jain, was)
+    return _figures(count, share, power, queue_s, sent, dropped, ratio, jain, was)
 
 
 @dataclass
@@ -267,9 +261,8 @@ class Judge:
                 calm = calm[:0]
             made = [scenarios[k] for k in places.tolist()]
             made += [without_noise(scenarios[k]) for k in calm.tolist()]
-            found, quiet, both = *(Figures.empty(count) for _ in "ab"), measure(contender, made)
-            found.put(places, both.part(slice(len(places))))
-            quiet.put(calm, both.part(slice(len(places), None)))
+            found, quiet, both = _figures(count), _figures(count), measure(contender, made)
+            found[places], quiet[calm] = np.split(both, [len(places)])
             return found, quiet
 
         several = any(each.all_schemes for each in self.properties)
