@@ -19,10 +19,9 @@ from distrlcc.evaluation.looks import color_pairs
 from distrlcc.evaluation.runner import evaluate
 from distrlcc.evaluation.scores import SchemeScores, Series, metric, shown
 from distrlcc.evaluation.stress import measure
-from distrlcc.evaluation.summary import figure
+from distrlcc.evaluation.summary import figure, numbers
 from distrlcc.sim.scenario import Change, Flow, Link, Scenario
 from distrlcc.sim.trace import load_trace
-from distrlcc.types import FloatArray
 
 CELLS = 32
 MOST_MBIT = 12_000.0  # what a link carries in one answer at most: a million packets
@@ -176,18 +175,18 @@ def page_of(
             {"key": key, "title": metric(key).title, "about": metric(key).definition}
             for key in SCORES
         ],
-        "time": _numbers(drawn[0].time_s) if drawn else [],
-        "capacity": _numbers(drawn[0].capacity_mbps) if drawn else [],
+        "time": numbers(drawn[0].time_s) if drawn else [],
+        "capacity": numbers(drawn[0].capacity_mbps) if drawn else [],
         "senders": [],
     }
     for one in answers:
         lines: dict[str, Any] = {}
         if one.series is not None:
             lines = {
-                "rate": _numbers(one.series.rate_mbps),
-                "queue": _numbers(one.series.queueing_delay_ms),
-                "window": _numbers(one.series.cwnd_packets),
-                "others": _numbers(one.series.others_mbps) if question.beside else None,
+                "rate": numbers(one.series.rate_mbps),
+                "queue": numbers(one.series.queueing_delay_ms),
+                "window": numbers(one.series.cwnd_packets),
+                "others": numbers(one.series.others_mbps) if question.beside else None,
             }
         name = one.contender.name
         why = "; ".join(dict.fromkeys(one.scores.reasons.values()))
@@ -195,10 +194,6 @@ def page_of(
         head = {"name": shown(name), "learned": one.contender.learned, "colors": colors[name]}
         found["senders"].append({**head, "why": why, "scores": scores, **lines})
     return found
-
-
-def _numbers(values: FloatArray | None) -> list[float | None]:
-    return [] if values is None else [figure(x) for x in np.asarray(values).tolist()]
 
 
 AXES = ("rate", "rtt", "queue", "loss", "jitter", "ack_jitter")
@@ -251,6 +246,6 @@ def map_of(
         f"links, and less on {behind:.0%}."
     )
     grids = {"ratio": ratio, "own": values, "other": others}
-    rows = {k: [_numbers(row) for row in v.reshape(ratio.shape)] for k, v in grids.items()}
+    rows = {k: [numbers(row) for row in v.reshape(ratio.shape)] for k, v in grids.items()}
     axes = {"x": x, "y": y, "xs": xs, "ys": ys}
     return {**axes, "names": names, "measure": MEASURES[key], "says": says, **rows}

@@ -13,11 +13,10 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-import numpy as np
 from markupsafe import Markup
 
 from distrlcc import __version__
-from distrlcc.evaluation.summary import figure
+from distrlcc.evaluation.summary import numbers
 from distrlcc.evaluation.tables import Table
 
 
@@ -36,11 +35,6 @@ Panel = tuple[str, str, Mapping[str, Any]]
 """Lines over the same axis: their title, their unit, and each line's values by its label."""
 
 
-def numbers(values: Any) -> list[float | None]:
-    """Return numbers of four digits for a page; null if undefined."""
-    return [figure(x, 4) for x in np.asarray(values).tolist()]
-
-
 def lines_chart(
     name: str,
     x: Any,
@@ -55,11 +49,11 @@ def lines_chart(
     """Return a figure of panels over x; ``looks`` has each label's colours and width, if any."""
     looks, drawn = looks or {}, []
     for head, unit, lines in panels:
-        told = [{"label": k, "values": numbers(v), **looks.get(k, {})} for k, v in lines.items()]
+        told = [{"label": k, "values": numbers(v, 4), **looks.get(k, {})} for k, v in lines.items()]
         drawn.append({"title": head, "unit": unit, "lines": told})
-    data: dict[str, Any] = {"time": numbers(x), "panels": drawn, **more}
+    data: dict[str, Any] = {"time": numbers(x, 4), "panels": drawn, **more}
     if capacity is not None:
-        data["capacity"] = numbers(capacity)
+        data["capacity"] = numbers(capacity, 4)
     return Chart(name, "lines", data, title, says)
 
 

@@ -25,7 +25,7 @@ from distrlcc.evaluation.summary import (
     MeanInterval,
     SchemeSummary,
     Summary,
-    figure,
+    numbers,
 )
 from distrlcc.types import FloatArray
 
@@ -62,7 +62,7 @@ def series_json(series: Sequence[scores.Series]) -> list[dict[str, Any]]:
     """Return what `read` reads of series over time; what a sender reports is left out."""
     return [
         {"scheme": one.scheme, "link": one.link, "learned": one.learned}
-        | {name: [figure(x) for x in getattr(one, name).tolist()] for name in _ARRAYS}
+        | {name: numbers(getattr(one, name)) for name in _ARRAYS}
         for one in series
     ]
 

@@ -10,7 +10,7 @@ from distrlcc.errors import ConfigError, unknown_name
 from distrlcc.evaluation.search import Workers
 from distrlcc.evaluation.space import DIMENSIONS, Point, fits
 from distrlcc.evaluation.stress import Judge
-from distrlcc.evaluation.summary import figure
+from distrlcc.evaluation.summary import numbers
 from distrlcc.types import FloatArray
 
 CELLS = 32
@@ -59,7 +59,7 @@ class Map:
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it."""
-        rows = [[figure(v, 4) for v in row] for row in self.scores.tolist()]
+        rows = [numbers(row, 4) for row in self.scores]
         (one,) = self.judge.properties
         return {
             "format": "distrlcc-stress-map",

@@ -107,6 +107,11 @@ def figure(value: float, digits: int = 6) -> float | None:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
+def numbers(values: Any, digits: int = 6) -> list[float | None]:
+    """Return an array's values as `figure` has them."""
+    return [figure(x, digits) for x in np.asarray(values).tolist()]
+
+
 @dataclass(frozen=True, slots=True)
 class SchemeSummary:
     """One scheme's means."""
