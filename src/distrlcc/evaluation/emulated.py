@@ -28,7 +28,7 @@ from distrlcc.config import to_toml
 from distrlcc.errors import ConfigError, DistrlccError, LinkError, OutputError, counted
 from distrlcc.evaluation.contender import Contender, rival
 from distrlcc.evaluation.flow_log import link_series, read_flow_log, read_sender_log, score_log
-from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, reseed
+from distrlcc.evaluation.runner import LEAST_SECONDS, MBIT, WARMUP_S, check_scenario, reseed
 from distrlcc.evaluation.scores import (
     COUNTED,
     METRICS,
@@ -133,6 +133,7 @@ def real_flows(
 ) -> list[RealFlow]:
     """Return a scenario's flows, the contender's first; those that hardly send are left out."""
     found = []
+    check_scenario(scenario)
     require_plain_link(scenario.link)
     for number, flow in enumerate(scenario.flows, 1):
         stop = scenario.duration_s if flow.stop_s is None else flow.stop_s
@@ -142,9 +143,6 @@ def real_flows(
             _check(flow, runs)
         except ConfigError as error:
             raise ConfigError(f"{scenario.name}, flow {number}: {error}") from None
-        if number == 1 and seconds < LEAST_SECONDS:
-            what = f"{scenario.name}, flow 1 sends for {seconds:g} s"
-            raise ConfigError(f"{what}: expected {LEAST_SECONDS} or more")
         if seconds >= LEAST_SECONDS:
             # As the simulator seeds it, so that two of one scheme do not draw the same.
             seed = scenario.seed * 64 + number - 1
