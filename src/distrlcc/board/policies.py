@@ -1,6 +1,7 @@
 """The gallery: what ships and what was trained here, with its size, its scores and its limits."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,7 @@ def _card(path: Path) -> dict[str, Any]:
 def _elsewhere(policy: PolicyFile) -> list[str]:
     """Return where else it runs: in the kernel where it can be quantised, as ONNX if it is ours."""
     found = []
-    try:
+    with suppress(DistrlccError, KeyError):
         quantise(policy, ACTIONS[policy.spec.action], preference=policy.spec.preference)
         found.append("kernel")
-    except (DistrlccError, KeyError):
-        pass
     return found + ["ONNX"] * (policy.spec.network is None)

@@ -64,7 +64,9 @@ def run(args: Namespace) -> int:
     for summary, mine in reports.values():
         if void := [run for run in summary.void if run.scheme == mine.scheme]:
             note(f"distrlcc: {void_note(void, len(summary.links) * summary.seeds)}")
-    labels = _labels({name: one.scheme for name, (_, one) in reports.items()})
+    # What each is called: its scheme or policy, or where two are the same as given.
+    short = {name: one.scheme for name, (_, one) in reports.items()}
+    labels = {k: name if [*short.values()].count(name) == 1 else k for k, name in short.items()}
     found = compare_links({labels[name]: values[name] for name in names})
     # A table for each other one.
     out = console(args.json)
@@ -134,9 +136,3 @@ def _check_reports(args: Namespace, reports: Mapping[str, Summary]) -> None:
                     f"{link} is not the same link, or world, in {other} and in {name}; compare "
                     "what was measured on one suite"
                 )
-
-
-def _labels(short: Mapping[str, str]) -> dict[str, str]:
-    """Return what each is called: its scheme or policy, or where two are the same as given."""
-    plain = list(short.values())
-    return {name: one if plain.count(one) == 1 else name for name, one in short.items()}

@@ -232,8 +232,8 @@ def _evaluate(
 
 
 def _scenarios(args: Namespace) -> list[Scenario]:
-    given = {name: getattr(args, name) for name in ("delay_ms", "queue", "loss")}
-    link = {name: value for name, value in given.items() if value is not None}
+    names = ("delay_ms", "queue", "loss")
+    link = {name: x for name in names if (x := getattr(args, name)) is not None}
     suite = args.suite or ("" if args.trace else "random")
     usual = _EMULATED_LINKS if args.world == "emulated" else None
     return links_of(suite, args.trace, args.links, usual, **link)

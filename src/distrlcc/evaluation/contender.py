@@ -115,11 +115,9 @@ def _real_schemes() -> list[str]:
 
 def is_scheme(name: str, *, real: bool = False) -> bool:
     """Say whether a name is a scheme's, a reference to one or a program; or real, the kernel's."""
-    if name.startswith(PROGRAM):
-        return True
-    ours = (name in SCHEMES and name != "agent") or name == BEST_CWND
-    named = ours or is_reference(name) or name in SCHEMES.registered
-    return named or (real and name.startswith(KERNEL))
+    ours = name != "agent" and (name in SCHEMES or name in SCHEMES.registered)
+    others = is_reference(name) or name.startswith((PROGRAM, KERNEL) if real else PROGRAM)
+    return ours or others or name == BEST_CWND
 
 
 def contender_named(sender: str, prefer: float | None = None, *, real: bool = False) -> Contender:

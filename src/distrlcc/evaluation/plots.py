@@ -209,16 +209,16 @@ def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None
     """Name what is drawn above it, in as few rows as are wide enough; more make a higher figure."""
     count = len(names)
     rows = 1
-    while rows < count and _letters(names, -(-count // rows)) > _ROW_LETTERS:
+    # A column's mark and gap are four letters wide.
+    while (
+        rows < count
+        and sum(max(map(len, part)) + 4 for part in np.array_split(names, -(-count // rows)))
+        > _ROW_LETTERS
+    ):
         rows += 1
     figure.set_figheight(figure.get_figheight() + _ROW_INCHES * (rows - 1))
     where: dict[str, Any] = {"loc": "outside upper center", "ncols": -(-count // rows)}
     figure.legend(handles, names, labelcolor=INK, **where)
-
-
-def _letters(names: Sequence[str], columns: int) -> int:
-    """Return how many letters wide names in columns are; a column's mark and gap are four."""
-    return sum(max(map(len, part)) + 4 for part in np.array_split(names, columns))
 
 
 def _cross(axes: Axes, point: dict[str, Any], look: Look) -> None:

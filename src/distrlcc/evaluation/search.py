@@ -243,9 +243,8 @@ def stress(
     calm = Point(rate_mbps=1.0)
     odd = {"late_ms": 2.0}, {"aqm": "pie", "jitter_ms": 1.0}, {"flows": 2}, {"rival": "cubic"}
     # Compiles once for all processes; a user's code runs in these alone, which have a time limit.
-    known = (
-        judge if ":" not in judge.contender.name else replace(judge, contender=Contender("reno"))
-    )
+    theirs = ":" in judge.contender.name
+    known = replace(judge, contender=Contender("reno")) if theirs else judge
     known([calm, *(replace(calm, **each) for each in odd)])
     begin = time.monotonic()
 

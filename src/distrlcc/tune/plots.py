@@ -99,9 +99,8 @@ def population_page(
     for own, _ in ranked[:_MOST_LINES]:
         theirs = {report.update: report for report in reports if report.member == own.member}
         for title, _, lines in panels:
-            lines[f"member {own.member}"] = [
-                _shown(theirs.get(update), "" if title == metric else title) for update in updates
-            ]
+            at = {u: r.score if title == metric else r.values[title] for u, r in theirs.items()}
+            lines[f"member {own.member}"] = [float(at.get(update, np.nan)) for update in updates]
     says = f"The {len(ranked[:_MOST_LINES])} best members." * (len(ranked) > _MOST_LINES)
     chart = lines_chart("scores", updates, panels, says=says, xLabel="updates")
     tiles = [
@@ -116,8 +115,3 @@ def population_page(
     sections = [Section("Members", [members, *notes, *failed]), Section("Over updates", [chart])]
     title, lead = f"{config.command} of {config.run.recipe}", "Means over held-out links"
     return Page(title, command, sections, lead, answer, tiles).html()
-
-
-def _shown(report: Report | None, key: str) -> float:
-    """Return a report's value of a key, or its score; NaN if missing or not to be drawn."""
-    return np.nan if report is None else float(report.values[key]) if key else report.score
