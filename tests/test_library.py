@@ -164,10 +164,6 @@ def test_policies_of_one_name_stay_apart(tmp_path: Path) -> None:
     found = evaluate("one", copy, load_policy("one"), links=2)
     assert list(found.mean()) == ["one", "one'", "one''"]
     assert len(set(found.mean().values())) == 1
-    # A scheme keeps its name, by which it is found.
-    named = tmp_path / "a" / "cubic.safetensors"
-    copy.rename(named)
-    assert list(evaluate(named, "cubic", links=2).mean()) == ["cubic'", "cubic"]
 
 
 def test_scores_are_a_table_and_a_frame() -> None:

@@ -48,6 +48,12 @@ def test_each_kind_is_drawn_with_its_numbers(
         assert np.array([row[1:] for row in rows], float).shape[1] == len(head) - 1
 
 
+def _refused(path: Path, text: str, says: str = "is no summary of an evaluation") -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        read(path)
+
+
 def _places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield where tables are, one of each kind: of a table or list of alike ones the first."""
     if isinstance(data, dict):
@@ -78,36 +84,27 @@ def test_no_key_of_a_report_is_dropped_or_read_twice(summary: Path, tmp_path: Pa
                 data = json.loads(text)
                 table = _at(data, path)
                 table[f"{key}x"] = table.pop(key)
-                (tmp_path / "s.json").write_text(json.dumps(data))
-                with pytest.raises(ConfigError, match="is no summary of an evaluation"):
-                    read(tmp_path / "s.json")
+                _refused(tmp_path / "s.json", json.dumps(data))
                 tried += 1
     assert tried > 30
     twice = text.replace('"seeds": 1', '"seeds": 1, "seeds": 2', 1)
     assert twice != text
-    (tmp_path / "s.json").write_text(twice)
-    with pytest.raises(ConfigError, match="key 'seeds' is there twice"):
-        read(tmp_path / "s.json")
+    _refused(tmp_path / "s.json", twice, "key 'seeds' is there twice")
 
 
 def test_a_report_of_another_version_is_refused(summary: Path, tmp_path: Path) -> None:
     for change in ({"version": 2}, {"format": "distrlcc-fairness"}):
-        (tmp_path / "s.json").write_text(json.dumps(json.loads(summary.read_text()) | change))
-        with pytest.raises(ConfigError, match="this distrlcc reads version 1 of distrlcc-summary"):
-            read(tmp_path / "s.json")
+        text = json.dumps(json.loads(summary.read_text()) | change)
+        _refused(tmp_path / "s.json", text, "this distrlcc reads version 1 of distrlcc-summary")
     data = json.loads(summary.read_text())
     data["series"][0]["edges_s"].reverse()
-    (tmp_path / "s.json").write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match="edges_s do not increase"):
-        read(tmp_path / "s.json")
+    _refused(tmp_path / "s.json", json.dumps(data), "edges_s do not increase")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-0.5", "1e999", '"0.5"', "true"])
 def test_a_score_that_is_none_is_refused(summary: Path, tmp_path: Path, value: str) -> None:
     text = re.sub(r'"mean": [0-9.e-]+', f'"mean": {value}', summary.read_text(), count=1)
-    (tmp_path / "s.json").write_text(text)
-    with pytest.raises(ConfigError, match="is no summary of an evaluation"):
-        read(tmp_path / "s.json")
+    _refused(tmp_path / "s.json", text)
 
 
 def test_what_was_written_is_read_again(summary: Path) -> None:

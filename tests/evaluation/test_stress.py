@@ -403,10 +403,3 @@ def test_on_one_it_finds_noise_lans_cubic_and_many_flows_by_itself(tmp_path: Pat
     assert all(kinds.values()), kinds
     with (tmp_path / "worst.toml").open("rb") as file:
         assert tomllib.load(file)["scenarios"]
-
-
-def test_a_user_s_code_that_raises_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "raises.py"
-    path.write_text(SCHEME + "raise ValueError('no')\n")
-    with pytest.raises(ConfigError, match="no"):
-        contender_named(f"{path}:hundred")
