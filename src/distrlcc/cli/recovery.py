@@ -27,7 +27,6 @@ from distrlcc.evaluation.runner import suite_links
 from distrlcc.evaluation.scores import RECOVERY_METRICS, shown
 from distrlcc.evaluation.summary import MeansRow, figure, means_table
 from distrlcc.evaluation.tables import printed
-from distrlcc.files import write_atomically
 from distrlcc.sim.suites import check_agents
 
 
@@ -68,10 +67,8 @@ def run(args: Namespace) -> int:
     console(args.json).print(printed(table, title, void))
     emit_json(args.json, finite)
     if args.out is not None:
-        from distrlcc.evaluation.report import recovery_page
+        from distrlcc.evaluation.report import write_recovery
 
-        page = recovery_page(table, rows, void, lead=title, command=command_line())
-        args.out.mkdir(parents=True, exist_ok=True)
-        write_atomically(args.out / "recovery.html", page.encode())
-        print(f"report: {args.out / 'recovery.html'}", file=console(args.json).file)
+        page = write_recovery(args.out, table, rows, void, lead=title, command=command_line())
+        print(f"report: {page}", file=console(args.json).file)
     return int(bool(void))

@@ -355,10 +355,10 @@ def flow_page(chart: Chart, says: str, tiles: Sequence[Tile], command: str) -> s
     return Page(f"A flow of {chart.title}", command, sections, "", says, tiles).html()
 
 
-def recovery_page(
-    table: Table, rows: Sequence[MeansRow], notes: Sequence[str], *, lead: str, command: str
-) -> str:
-    """Return the page of times to recover: the table of the rows."""
+def write_recovery(
+    folder: Path, table: Table, rows: Sequence[MeansRow], notes: Sequence[str], **says: Any
+) -> Path:
+    """Write the page of times to recover, with the rows' table; ``says`` is the page's."""
     first = RECOVERY_METRICS[0]
     known = [(found[first.key].mean, name) for name, found, *_ in rows if name != ORACLE]
     known = [one for one in known if not math.isnan(one[0])]
@@ -366,7 +366,8 @@ def recovery_page(
     answer = f"{best[1]} is first: {first.label} {first.text(best[0])}." if best else ""
     definitions = {m.title: m.definition for m in RECOVERY_METRICS}
     sections = [Section("Recovery", [table, *notes])]
-    return Page("Recovery", command, sections, lead, answer, definitions=definitions).html()
+    page = Page("Recovery", sections=sections, answer=answer, definitions=definitions, **says)
+    return _write_files(folder, {"recovery.html": page.html().encode()})
 
 
 def stress_page(figures: Mapping[str, Any], tables: Sequence[Table], *, command: str) -> str:
