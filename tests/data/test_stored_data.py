@@ -70,8 +70,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_continuous_actions(tmp_path: Path) -> None:
     episode = _episode(0, 4, actions=2)
     data = write_data(tmp_path / "d", [episode], Spaces("toy", 3, "toy", "continuous", 2))
-    stored = data.episode(0)
-    np.testing.assert_array_equal(stored.expert_actions, episode.expert_actions)
+    np.testing.assert_array_equal(data.episode(0).expert_actions, episode.expert_actions)
 
 
 def test_steps_are_mapped_and_not_loaded(tmp_path: Path) -> None:

@@ -284,13 +284,10 @@ def test_the_command_ends_with_what_is_there(
         assert scheme["overall"]["throughput_mbps"]["mean"] == 10.0
     for more, refusal in (
         (["--against", "vegas", "--links", "1"], "no run succeeded: vegas on slow does not count"),
-        (["--world", "simulated", "--retries", "1"], "--retries is for --world emulated"),
         (
             ["--against", "cubic", "--series", "nowhere", "--out", "r"],
             "--series nowhere: no such link",
         ),
-        (["--world", "simulated", "--others", "kernel"], "--others is for --world emulated"),
-        (["--world", "simulated", "--flows", "4"], "--flows is for --world emulated"),
         (["--against", "cubic", "--flows", "4"], "--flows: no sender is in the kernel's TCP"),
         (["--against", "cubic", "--suite", "jitter/7"], "acknowledges as it likes: take a link"),
         (["--flows", "4,99"], "argument --flows: '99' is not a whole number from 1 to 32"),

@@ -141,8 +141,6 @@ def _failed(data: dict[str, Any]) -> None:
         ("SUMMARY --out fig.pdf --kind cdf --metric speed", "unknown metric 'speed'"),
         ("SUMMARY --out fig.pdf --kind time --link none", "was not drawn over time"),
         ("none.json --out fig.pdf", "none.json"),
-        ("SUMMARY --out fig.pdf --metric power", "--metric is for"),
-        ("SUMMARY --out fig.pdf --kind cdf --link x", "--link is for"),
         ("BAD --out fig.pdf", "is no summary of an evaluation"),
         ("LESS --out fig.pdf", "cubic has no guarded"),
         ("TORN --out fig.pdf --kind time", "series"),

@@ -103,7 +103,5 @@ def test_the_command_ends_with_1_where_a_gate_fails(
     for more in (["--against", "bbr", "--scorecard"], [str(path)]):
         assert main(["evaluate", *more, "--gates"]) == 2
         assert "--gates is for a policy's --scorecard" in capsys.readouterr().err
-    assert main([*words, "--links", "3"]) == 2
-    assert "leave out --links" in capsys.readouterr().err
     assert main([*words, "--trace", "none"]) == 2  # before the first suite
     assert capsys.readouterr().err.startswith("distrlcc: error: none")

@@ -301,9 +301,7 @@ def test_tails_are_the_worst_links_whichever_way_is_better() -> None:
     assert np.isnan(metric("power").tails(values[:1])).all()
     never = np.array([1.0, np.inf])
     assert metric("loss").tails(never) == (np.inf, np.inf)
-
-
-def test_shares_of_a_link_are_worst_far_from_half() -> None:
+    # Shares of a link are worst far from half.
     (share,) = (m for m in FAIRNESS_METRICS if m.key == "share")
     assert share.tails(np.array([0.5, 0.9, 0.05, 0.4])) == (0.05, 0.05)
     assert share.tails(np.linspace(0.5, 0.97, 20)) == pytest.approx((0.92, 0.97), abs=0.01)
