@@ -51,6 +51,7 @@ def test_recovery_writes_its_figures() -> None:
     words = ["--links", "2", "--json", "r.json", "--out", "report"]
     assert main(["recovery", "--against", "oracle,cubic", *words]) == 0
     assert ">oracle</th>" in Path("report/recovery.html").read_text()
+    assert "is first" not in Path("report/recovery.html").read_text()  # cubic never recovers
     found = json.loads(Path("r.json").read_text())
     assert found["oracle"]["recovered"] == 1.0
     assert found["cubic"]["recovered"] < 0.5

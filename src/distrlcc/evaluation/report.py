@@ -361,7 +361,7 @@ def write_recovery(
     """Write the page of times to recover, with the rows' table; ``says`` is the page's."""
     first = RECOVERY_METRICS[0]
     known = [(found[first.key].mean, name) for name, found, *_ in rows if name != ORACLE]
-    known = [one for one in known if not math.isnan(one[0])]
+    known = [one for one in known if math.isfinite(one[0])]  # some never recover
     best = min(known) if known else None
     answer = f"{best[1]} is first: {first.label} {first.text(best[0])}." if best else ""
     definitions = {m.title: m.definition for m in RECOVERY_METRICS}
