@@ -59,6 +59,7 @@ def test_a_void_run_is_not_ranked_and_everything_says_so(
     row = re.search(r'<tr class="learned void">.*?</tr>', html, re.DOTALL)
     assert row is not None
     assert re.search(r'class="void">\s*0\.999', row[0])
+    assert '"0.999 (void)"' in html  # of its link
     for kind, name in (("csv", "quickstart (void),0.999"), ("tex", "quickstart (void) & 0.999")):
         assert name in (tmp_path / f"r/table.{kind}").read_text()
     # JSON says it; plots and their numbers leave it out, and say so.

@@ -164,7 +164,7 @@ def _per_link(summary: Summary, charts: Mapping[str, str]) -> Chart:
     tables = []
     for m in metrics:
         rows = [cells_of(summary, m, link) for link in summary.links]
-        cells = [[c.text + (f" ±{c.half}" if c.half else "") for c in row] for row in rows]
+        cells = [[_with_half(c) + " (void)" * (c.how == "void") for c in row] for row in rows]
         numbers = [[c.value for c in row] for row in rows]
         tables.append({"title": m.title, "cells": cells, "numbers": numbers})
     data = {"links": list(summary.links), "schemes": [s.shown for s in summary.schemes]}
@@ -417,6 +417,10 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder / list(files)[-1]
 
 
+def _with_half(cell: Cell) -> str:
+    return f"{cell.text} ±{cell.half}" if cell.half else cell.text
+
+
 def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
     return f"{json.dumps(value, allow_nan=False, indent=indent)}\n".encode()
 
@@ -447,7 +451,7 @@ def _latex(table: Table) -> str:
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
     lines += [" & ".join(heads) + r" \\", r"\midrule"]
     for row in table.rows:
-        cells = [plain(c.text + (f" ±{c.half}" if c.half else "")) for c in row.cells]
+        cells = [plain(_with_half(c)) for c in row.cells]
         bold = [
             rf"\textbf{{{text}}}" if cell.how == "best" else text
             for text, cell in zip(cells, row.cells, strict=True)
