@@ -95,10 +95,8 @@ def test_a_policy_may_have_a_schemes_name(
     for schemes in (["cubic", "--against", "none"], ["--against", "cubic"]):
         assert main(["evaluate", "./cubic.safetensors", *schemes, *words]) == 0
         found = json.loads(Path("x.json").read_text())["schemes"]
-        assert {name: one["learned"] for name, one in found.items()} == {
-            "cubic'": True,
-            "cubic": False,
-        }
+        learned = {name: one["learned"] for name, one in found.items()}
+        assert learned == {"cubic'": True, "cubic": False}
     # What is shown as ours, or as no rival, is ours, also where that is not there.
     for name in ("bbr", "oracle"):
         path = Path(f"{name}.safetensors")

@@ -117,7 +117,7 @@ def test_a_scheme_at_zero_counts_as_zero_and_is_said() -> None:
     assert summary.schemes[1].overall["power"].mean == 0.5
     assert summary.notes()[0].startswith("vegas delivered nothing in 2 of 4 runs: power 0 there")
     assert summary.notes()[0].endswith("its delays are of the other runs.")
-    silent = with_figures(idle, **{key: idle.figures[key] * 0 for key in ("throughput_mbps",)})
+    silent = with_figures(idle, throughput_mbps=np.zeros((4, 1)))
     assert summarise([silent, good]).notes()[0].endswith("power 0 there, and no delay.")
     ranked = render(summary, [], INFO).partition('class="ranked"')[2].partition("</table>")[0]
     row = re.search(r"</i>vegas</th>(.*?)</tr>", ranked, re.DOTALL)

@@ -207,17 +207,13 @@ def heatmap(chart: Chart, title: str, label: str) -> Figure:
 
 def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
     """Name what is drawn above it, in as few rows as are wide enough; more make a higher figure."""
-    count = len(names)
-    rows = 1
-    # A column's mark and gap are four letters wide.
-    while (
-        rows < count
-        and sum(max(map(len, part)) + 4 for part in np.array_split(names, -(-count // rows)))
-        > _ROW_LETTERS
-    ):
-        rows += 1
+    widths, rows, columns = [len(name) + 4 for name in names], 1, 1  # with a mark and a gap
+    for rows in range(1, len(names) + 1):
+        columns = -(-len(names) // rows)
+        if sum(map(max, np.array_split(widths, columns))) <= _ROW_LETTERS:
+            break
     figure.set_figheight(figure.get_figheight() + _ROW_INCHES * (rows - 1))
-    where: dict[str, Any] = {"loc": "outside upper center", "ncols": -(-count // rows)}
+    where: dict[str, Any] = {"loc": "outside upper center", "ncols": columns}
     figure.legend(handles, names, labelcolor=INK, **where)
 
 
