@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,19 @@ from distrlcc.policy.spec import NETWORKS
 from tests.policy.random_policies import make_policy
 
 
-@pytest.mark.parametrize("name", ["one", "indigo", "dagger", "aurora", "layers behind"])
+@pytest.mark.parametrize("name", ["one", "indigo", "dagger", "aurora", "layers behind", "draws"])
 def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
     pytest.importorskip("onnx", reason="needs onnx")
     runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     if name == "layers behind":  # those that are shipped are a minGRU, an LSTM and MLPs
         name = str(tmp_path / "policy.safetensors")
         save_policy(Path(name), make_policy(kind="lstm", hidden=(8,), post_hidden=4))
+    if name == "draws":
+        name = str(tmp_path / "policy.safetensors")
+        save_policy(
+            Path(name),
+            replace(make_policy(action_kind="continuous", action_size=1), acting="sample"),
+        )
     path = tmp_path / "policy.onnx"
     assert main(["export", name, "--onnx", str(path)]) == 0
     session = runtime.InferenceSession(str(path))
@@ -32,8 +39,8 @@ def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
     for _ in range(20):
         observation = rng.normal(size=(5, policy.spec.observation_size)).astype(np.float32)
         head, _, after = policy.step(observation, state)
-        draws = rng.random(5)
-        actions, _ = policy.act(observation, state, draws if discrete else rng.normal(size=(5, 1)))
+        draws, normal = rng.random(5), rng.normal(size=(5, 1))
+        actions, _ = policy.act(observation, state, draws if discrete else normal)
         state = after
         inputs = {"observation": observation}
         if policy.spec.kind != "mlp":
@@ -45,6 +52,9 @@ def test_onnxruntime_acts_as_the_policy(tmp_path: Path, name: str) -> None:
             np.testing.assert_allclose(chosen, actions, atol=1e-4, rtol=1e-4)
         elif discrete:
             assert np.array_equal(sample_categorical(log_softmax(found[0]), draws), actions)
+        else:
+            std = np.exp(json.loads(session.get_modelmeta().custom_metadata_map["log_std"]))
+            np.testing.assert_allclose(found[0] + std * normal, actions, atol=1e-4, rtol=1e-4)
         given = found[-1] if policy.spec.kind != "mlp" else given
     said = session.get_modelmeta().custom_metadata_map
     assert json.loads(said["spec"])["observation"] == policy.spec.observation

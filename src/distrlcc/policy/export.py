@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from distrlcc.errors import PolicyFileError
 from distrlcc.plugins import is_reference, short
 from distrlcc.policy.normalizer import CLIP
+from distrlcc.policy.numpy_policy import LOG_STD_RANGE
 from distrlcc.policy.policy_file import PolicyFile
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ def onnx_model(policy: PolicyFile) -> "onnx.ModelProto":
     graph = helper.make_graph(nodes, "policy", inputs, outputs, constants)
     opset = [helper.make_opsetid("", _OPSET)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="distrlcc")
-    helper.set_model_props(model, {"spec": json.dumps(asdict(spec)), "acting": policy.acting})
+    said = {"spec": json.dumps(asdict(spec)), "acting": policy.acting}
+    if "log_std" in arrays:  # of a continuous policy, to draw actions around the means
+        said["log_std"] = json.dumps(arrays["log_std"].clip(*LOG_STD_RANGE).tolist())
+    helper.set_model_props(model, said)
     checker.check_model(model)
     return model
