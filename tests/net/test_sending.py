@@ -265,6 +265,14 @@ def test_an_end_is_acknowledged_again_and_then_forgotten(
     assert len(served.ended) == 1
 
 
+def test_a_sender_that_gives_up_has_no_good_end(served: Served) -> None:
+    with UdpSocket(connect=served.socket.address) as client:
+        _ask(client, _hello(1))
+        _ask(client, _data(1, 0))
+        client.send([_data(1, 0, fin=True)])
+        assert served.first().failure == "the sender gave up"
+
+
 @pytest.mark.parametrize("served", [{"count": 1}], indirect=True)
 def test_more_flows_than_were_asked_for_end_it_as_well(served: Served) -> None:
     with (

@@ -94,7 +94,8 @@ class ReceiveServer:
             elif data.fin or incoming.ended_at is None:
                 if data.fin and incoming.ended_at is None:
                     incoming.heard = now
-                    self._end(incoming, now)
+                    cut = data.number == 0 < incoming.receiver.packets
+                    self._end(incoming, now, "the sender gave up" * cut)
                 if not incoming.receiver.packets and not data.fin:
                     incoming.began = now  # a sender may wait before its first packet
                 new = incoming.receiver.on_data(data.number, len(datagram), data.lowest)
