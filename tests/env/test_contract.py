@@ -280,6 +280,8 @@ def test_actions_of_another_shape_or_type_are_refused(action: str) -> None:
         with pytest.raises(ValueError, match="do not fit; expected 2 of") as caught:
             env.step(bad)
         assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="masked"):
+        env.step(np.ma.masked_array(env.action_space.sample(), [True, False]))
     env.step(env.action_space.sample())
     env.step(np.ones(2, np.int32 if discrete else np.float64))
     if not discrete:

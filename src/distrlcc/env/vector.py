@@ -355,6 +355,8 @@ class LinkVectorEnv(VectorEnv[Array, Array, Array]):
         """Advance every environment by one step."""
         if self._waits:
             raise ResetNeeded("call reset before step: no episode has begun, or all are over")
+        if np.ma.is_masked(actions):  # an array would have what the mask hides
+            raise ValueError("actions with masked values; every environment takes one, fill them")
         observation, reward = self.batch.step(self._checked(np.asarray(actions)))
         self.batch.check_schemes()
         stats, view = self.batch.newest, self.batch.newest_view
