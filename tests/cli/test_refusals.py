@@ -430,6 +430,11 @@ def test_printing_the_configuration(capfd: pytest.CaptureFixture[str]) -> None:
     ("variable", "words", "says"),
     [
         ("NUMBA_NUM_THREADS=-1", "evaluate cubic --links 1", "Numba cannot start (Number of"),
+        (
+            "NUMBA_DISABLE_JIT=1",
+            "evaluate cubic --links 1",
+            "Numba cannot start (NUMBA_DISABLE_JIT",
+        ),
         ("MPLBACKEND=none", "plot none.json --out a.pdf", "MPLBACKEND in the environment: Key"),
     ],
 )

@@ -23,6 +23,9 @@ with reading(ConfigError, "Numba cannot start", "; see its environment variables
     import numba
     from numba.core.caching import UserProvidedCacheLocator
 
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        raise ValueError("NUMBA_DISABLE_JIT is set, but the simulator must be compiled")
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 _UNUSED_S = 30 * 86400.0  # age of a folder that is removed, s since a process began with it
 
