@@ -110,12 +110,15 @@ class VecLink(VecEnv):
         """Return an attribute of the links, once for each."""
         return [getattr(self.links, attr_name)] * len(list(self._get_indices(indices)))
 
-    def set_attr(self, *_: Any, **__: Any) -> Any:
-        """Refuse: links have no attributes or methods of their own."""
-        text = "links are one environment; make a VecLink of another config, or take VecLink.links"
-        raise NotImplementedError(text)
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Refuse: links have no attributes of their own."""
+        raise NotImplementedError("links are one environment; make a VecLink of another config")
 
-    env_method = set_attr
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Refuse: links have no methods of their own."""
+        raise NotImplementedError("links are one environment; call methods of VecLink.links")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         """Say that no link is wrapped."""

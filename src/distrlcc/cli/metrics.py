@@ -15,22 +15,22 @@ Rules:
     --listen: not with --once; it serves nothing
 """
 
+import json
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from time import sleep
 from typing import Any
 
 from distrlcc.cli.output import exposition, note
 from distrlcc.errors import ConfigError
-from distrlcc.runs.metrics_log import Follower
 
+_TAILS = 1 << 18, 1 << 23  # bytes at a file's end in which the newest figures stand, scores too
 _NAME = "metrics.jsonl"
-_FOUND: dict[tuple[Path, int], tuple[Follower, dict[str, Any]]] = {}  # by path and file
-_READS = Lock()
 
 
 def run(args: Namespace) -> int:
@@ -91,18 +91,33 @@ def read_runs(folders: Sequence[Path]) -> str:
     """Return the newest figures of all runs in folders, and when each last said anything."""
     things = []
     for path in _logs(folders):
-        with suppress(OSError), _READS:  # it was removed just now
-            status = path.stat()
-            # Another file has other figures, as that of a run that went back to its checkpoint.
-            follower, figures = _FOUND.setdefault((path, status.st_ino), (Follower(path), {}))
-            for row in follower.news():
-                with suppress(ValueError, TypeError):  # a damaged line may hold anything
-                    figures.update(row)
-            more = {"updated_timestamp_seconds": status.st_mtime}
-            things.append(({"run": str(path.parent)}, figures | more))
+        with suppress(OSError):  # it was removed just now
+            figures = _newest(path) | {"updated_timestamp_seconds": path.stat().st_mtime}
+            things.append(({"run": str(path.parent)}, figures))
     return exposition("distrlcc_run", things)
 
 
 def _logs(folders: Sequence[Path]) -> list[Path]:
     found = {path for folder in folders for path in (folder / _NAME, *folder.glob(f"*/{_NAME}"))}
     return sorted(path for path in found if path.is_file())
+
+
+def _newest(path: Path) -> dict[str, Any]:
+    """Return each figure's newest value; what is said less often than each update stays."""
+    with path.open("rb") as file:
+        for tail in _TAILS:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - tail))
+            if (place := (data := file.read()).rfind(b'"held_out_')) >= 0:
+                break
+    # The newest score's line, and those of the shorter tail, are all that is decoded.
+    begin = max(0, len(data) - _TAILS[0])
+    if 0 <= place < begin:
+        line = data[data.rfind(b"\n", 0, place) + 1 : data.find(b"\n", place) + 1]
+        data = line + data[data.find(b"\n", begin) + 1 :]
+    else:
+        data = data[begin:]
+    figures: dict[str, Any] = {}
+    for line in data.splitlines(keepends=True):  # the first may be cut, the last half written
+        with suppress(ValueError, TypeError, RecursionError):
+            figures |= json.loads(line)
+    return figures

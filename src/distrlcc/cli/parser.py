@@ -121,9 +121,7 @@ class Parser(argparse.ArgumentParser):
         assert found is not None, row
         name, kind, key, text = found.group("name", "kind", "key", "text")
         is_flag, many, shown = name.startswith("--"), found["many"], found["shown"].split()
-        default: Any = found["default"]
-        with suppress(TypeError, ValueError):  # there is none, or it is no number
-            default = json.loads(default)
+        default = None if found["default"] is None else _literal(found["default"])
         text = (text or "").replace("%", "%%")
         more: dict[str, Any]
         if kind == "gone":
@@ -318,6 +316,14 @@ def _json_target(text: str) -> str:
 
     if text != "-":
         require_output(Path(text))
+    return text
+
+
+def _literal(text: str) -> int | float | str:
+    """Return a default as the number that it is, else as it is."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
     return text
 
 
