@@ -121,7 +121,7 @@ class _Origin:
 
     folder: str  # id of the run directory, wherever it lies
     seen: int = 0  # newest generation when it was fetched or stored; damaged ones count
-    place: str = ""  # what this run directory, and no copy of it, stored last
+    place: str = ""  # what this run directory, and no copy of it, stored last; empty: unknown
 
     @classmethod
     def of(cls, run: Path) -> _Origin:
@@ -133,13 +133,16 @@ class _Origin:
 
     def lacks(self, newest: Manifest) -> bool:
         """Say whether what is stored is of another run directory that went on without this one."""
-        return newest.generation > self.seen and newest.place != self.place
+        own = newest.place == self.place if self.place else newest.folder == self.folder
+        return newest.generation > self.seen and not own
 
     @classmethod
-    def write(cls, run: Path, seen: int = 0, folder: str = "", place: str = "") -> _Origin:
-        """Write a run directory's note."""
-        origin = cls(folder or uuid.uuid4().hex, seen, place)
-        write_atomically(run / _ORIGIN, msgspec.json.encode(origin))
+    def write(
+        cls, run: Path, origin: _Origin | None = None, check: Callable[[], None] = lambda: None
+    ) -> _Origin:
+        """Write a run directory's note, a new one by default; ``check`` as in `Storage.push`."""
+        origin = origin or cls(uuid.uuid4().hex)
+        write_atomically(run / _ORIGIN, msgspec.json.encode(origin), before_rename=check)
         return origin
 
 
@@ -316,7 +319,7 @@ class Storage:
             newest = next(self._manifests([]), found)
             if newest.run == found.run and newest.epoch > found.epoch:
                 raise StorageLostError(f"another process stores {self} by now")
-            _Origin.write(folder, number - 1, origin.folder, place)
+            _Origin.write(folder, _Origin(origin.folder, number - 1, place), check)
             self.write(f"{place}/{MANIFEST}", text)
             # Delete all but this generation and the newest before it, manifests first.
             kept = {name.split("/")[0] for name in _manifests_in(names)[-1:]}
@@ -377,7 +380,7 @@ class Storage:
                 if fault := self._fetch(manifest, part):
                     damage.append(fault)
                     continue
-                _Origin.write(part, seen)
+                _Origin.write(part, _Origin(uuid.uuid4().hex, seen))
                 part.replace(folder)
                 return manifest, damage
         except OSError as error:

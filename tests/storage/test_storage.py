@@ -1,5 +1,6 @@
 """A run's durable copy: on a real S3 server and in a folder, damaged, killed and contended for."""
 
+import json
 import pickle
 import random
 import shutil
@@ -272,6 +273,12 @@ def test_an_older_copy_of_a_run_does_not_take_the_place_of_what_is_newer(
             del storage.write
         with stored(other(storage), run, resume=True):
             assert update_of(run) == update
+    # A note of before the place was in it speaks for its run alone.
+    note = json.loads((run / ".storage").read_text())
+    (run / ".storage").write_text(json.dumps({"folder": note["folder"], "seen": 0}))
+    write(run, update + 1)
+    with stored(other(storage), run, resume=True):
+        assert update_of(run) == update + 1
 
 
 def test_a_living_owner_keeps_its_name_and_a_dead_one_loses_it(
