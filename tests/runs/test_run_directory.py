@@ -56,7 +56,17 @@ def test_runs_that_begin_at_once_have_a_folder_each(
     # Of two that are told the same one, the second changes nothing.
     monkeypatch.setattr(run_directory, "require_vacant", lambda *seen: None)
     create(made[0]).close()
-    assert "File exists" in refusal(OutputError, create, made[0], replace(Config(), seed=8))
+    assert "another process begins" in refusal(
+        OutputError, create, made[0], replace(Config(), seed=8)
+    )
+    # What cannot be begun leaves nothing behind, so that it can be tried again.
+    with monkeypatch.context() as context:
+        context.setattr(run_directory, "write_atomically", lambda *seen, **more: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            create(made[1])
+    create(made[1]).close()
+    (tmp_path / "link").symlink_to(tmp_path / "not-mounted" / "disk")
+    assert "link" in refusal(OutputError, make_fresh, tmp_path / "link", "quick")
     assert RunDirectory.read_config(made[0], Config) == Config()
 
 

@@ -84,9 +84,17 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         with writing(path):
             require_vacant(path, {"config.toml": a_run}, other)
             path.mkdir(parents=True, exist_ok=True)
-            (path / "checkpoints").mkdir()  # of two processes that begin one the second fails here
-            # From here on the folder is a run.
-            write_atomically(path / "config.toml", text.encode())
+            try:
+                (path / "checkpoints").mkdir()
+            except FileExistsError:
+                raise OutputError(
+                    f"another process begins a run in {path} at this moment: give another --out"
+                ) from None
+            try:  # from here on the folder is a run
+                write_atomically(path / "config.toml", text.encode())
+            except BaseException:
+                (path / "checkpoints").rmdir()
+                raise
         seeds = {k: v for k, v in flat(text).items() if k.rpartition(".")[2] == "seed"}
         noted = {**versions(), "seeds": seeds, "resumed": []}
         run._write("versions.json", json.dumps(noted, indent=2) + "\n")
@@ -318,9 +326,11 @@ def fresh_folder(root: Path, recipe: str) -> Path:
 
 def make_fresh(root: Path, recipe: str) -> Path:
     """Make a `fresh_folder`: several processes that ask at once have one each."""
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
     while True:
         with writing(root), suppress(FileExistsError):
-            (folder := fresh_folder(root, recipe)).mkdir(parents=True)
+            (folder := fresh_folder(root, recipe)).mkdir()
             return folder
 
 
