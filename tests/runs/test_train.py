@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,8 +125,13 @@ def test_a_run_goes_on_though_nobody_can_read_what_it_says(processes: str, tmp_p
     out, lost = tmp_path / "run", os.pipe()
     os.close(lost[0])  # the reader of its results
     words = _command(out, *QUICK, f"total_steps={4 * UPDATE}", "--processes", processes)
+    how: dict[str, Any] = {"stdout": lost[1], "timeout": 200}
+    how["env"] = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, *words], stdout=lost[1], stderr=full, timeout=200)
+        done = subprocess.run([sys.executable, *words], stderr=full, **how)
+    more = [w.replace(str(out), f"{out}-2") for w in words]
+    told = subprocess.run([sys.executable, *more], stderr=subprocess.PIPE, text=True, **how)
+    assert "Traceback" not in told.stderr
     os.close(lost[1])
     assert done.returncode == (141 if processes == "1" else 0)  # as `head` leaves a command
     assert updates(out)[:4] == [1, 2, 3, 4]

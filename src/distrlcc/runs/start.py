@@ -1,8 +1,9 @@
 """Begins a run's directory, or opens it again, and trains in this process alone."""
 
+import os
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing import parent_process
@@ -31,6 +32,8 @@ def open_directory(
     Stopper.newest = 0
     storage = replace(options, out=out).place(run or uuid.uuid4().hex)
     with ExitStack() as stack:
+        if options.out is None:  # it stays empty where the run is refused
+            stack.callback(_remove_empty, out)
         if storage is not None:
             stack.enter_context(stored(storage, out, resume=options.resume))
         directory = RunDirectory.open(
@@ -55,6 +58,11 @@ def open_directory(
             raise
 
 
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def train_alone(state: RunState, options: RunOptions) -> int:
     """Train in this process until the end, and say what came of it; return the exit code."""
     config, show = state.config, options.show
@@ -70,8 +78,12 @@ def train_alone(state: RunState, options: RunOptions) -> int:
 def tell(lines: str, stopped: int, policy: object, feed: RemoteProgress | None = None) -> None:
     """Say what came of a run, and where its policy is, unless a signal has ``stopped`` it."""
     write = partial(print, end="", flush=True) if feed is None else feed.say
-    with suppress(BrokenPipeError) if parent_process() else nullcontext():
+    try:
         write(f"{lines}\n" if stopped else f"{lines}\npolicy: {policy}\n")
+    except OSError:
+        if parent_process() is None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries it again at the end
 
 
 def run_alone(state: RunState, options: RunOptions, progress: Progress) -> tuple[int, RunDirectory]:
