@@ -290,12 +290,17 @@ def writing(what: object, remedy: str = "") -> Iterator[None]:
         raise failure from None
 
 
+def is_byte(error: UnicodeEncodeError) -> bool:
+    """Say whether it is at a byte that is no text, as names of files may have."""
+    return "\udc80" <= error.object[error.start] <= "\udcff"
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if "int_max_str_digits" in str(error):
         return "a number has too many digits"
-    if isinstance(error, UnicodeEncodeError):
+    if isinstance(error, UnicodeEncodeError) and is_byte(error):
         return "a name is no text in UTF-8: rename it"
     if isinstance(error, UnicodeDecodeError):
         return "it is no text in UTF-8: save it as such"

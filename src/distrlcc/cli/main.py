@@ -21,7 +21,7 @@ from types import FrameType
 from distrlcc.cli import shared
 from distrlcc.cli.parser import Parser
 from distrlcc.cli.watched import on_plugin, over
-from distrlcc.errors import ConfigError, DistrlccError, printable, reading, warn_in_lines
+from distrlcc.errors import ConfigError, DistrlccError, is_byte, printable, reading, warn_in_lines
 from distrlcc.extras import naming_extras
 from distrlcc.limits import limits
 from distrlcc.plugins import BEFORE, blame
@@ -110,6 +110,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             return
         frame = frame.f_back
+    signal.setitimer(signal.ITIMER_REAL, 0)
     raise KeyboardInterrupt
 
 
@@ -131,7 +132,8 @@ def _end(error: BaseException) -> int | None:
             print(end="", flush=True)
         except OSError as unwritten:
             error, unwritten.filename = unwritten, "standard output"
-    if not text and BrokenPipeError in map(type, (error, error.__context__)):  # or rich's exit
+    cause = error.__context__ if isinstance(error, SystemExit) else error  # rich exits
+    if not text and isinstance(cause, BrokenPipeError):
         return 141  # the reader of our output went away, as `head` does
     if text := text or _known(error):
         print(f"distrlcc: error: {text}", file=sys.stderr)
@@ -145,7 +147,9 @@ def _known(error: BaseException) -> str:
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         return printable(f"{place}{error.strerror or error}")
-    if isinstance(error, UnicodeEncodeError):  # a name of bytes, which stand for themselves
+    if isinstance(error, UnicodeEncodeError) and is_byte(
+        error
+    ):  # a name of bytes, which stand for themselves
         bad, words = error.object[error.start], re.split(r'["\n]', error.object)
         name = next(word for word in words if bad in word)
         return printable(f"{name!r} is no text in UTF-8; rename that file or folder")
