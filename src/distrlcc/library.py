@@ -85,8 +85,8 @@ class Policy:
     def act(self, observation: Any) -> NDArray[Any]:
         """Return the actions ``[N]`` or ``[N, A]`` for observations ``[N, D]``.
 
-        One observation ``[D]`` gives one action. Another N than before begins anew. A preference
-        that the policy has stands in the place of the last of D.
+        One observation ``[D]`` gives one action. Another N than before begins anew. Where the
+        policy has a preference, that is read in place of the last of the D values.
 
         Raises:
             ValueError: D is not what the policy was trained on, or a value is masked, or no finite
@@ -236,7 +236,7 @@ class _Hearing:
 @in_python
 @typed
 def train(
-    recipe: str = "quickstart",
+    recipe: str | None = None,
     *,
     out: str | Path,
     resume: bool = False,
@@ -279,8 +279,10 @@ def train(
 
     # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
     place = Path(out)
-    began = RunDirectory.read_config(place, RunConfig, say) if resume else named(recipe)
-    if recipe != "quickstart" and (own := named(recipe).recipe) != began.recipe:
+    began = (
+        RunDirectory.read_config(place, RunConfig, say) if resume else named(recipe or "quickstart")
+    )
+    if recipe is not None and (own := named(recipe).recipe) != began.recipe:
         raise ConfigError(f"recipe is {own!r}, {place} is of {began.recipe!r}; leave recipe out")
     if nodes:
         overrides["actors.nodes"] = nodes
