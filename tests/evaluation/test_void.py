@@ -60,8 +60,13 @@ def test_a_void_run_is_not_ranked_and_everything_says_so(
     assert row is not None
     assert re.search(r'class="void">\s*0\.999', row[0])
     assert '"0.999 (void)"' in html  # of its link
-    for kind, name in (("csv", "quickstart (void),0.999"), ("tex", "quickstart (void) & 0.999")):
+    for kind, name in (("csv", "quickstart,0.999"), ("tex", "quickstart (void) & 0.999")):
         assert name in (tmp_path / f"r/table.{kind}").read_text()
+    assert [row[-1] for row in csv.reader((tmp_path / "r/table.csv").read_text().splitlines())] == [
+        "void",
+        "",
+        "yes",
+    ]
     # JSON says it; plots and their numbers leave it out, and say so.
     data = json.loads((tmp_path / "r/summary.json").read_text())
     assert data["ranking"] == ["cubic"]

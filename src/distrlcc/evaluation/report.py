@@ -379,7 +379,7 @@ def stress_page(figures: Mapping[str, Any], tables: Sequence[Table], *, command:
         share, key = min((share, key) for key, share in judged.items())
         answer = f"{name} holds '{key}' least often: on {share:.0%} of the links."
     if all_of_them is not None:
-        answer += f" All that has a bar holds on {all_of_them:.0%}."
+        answer = f"{answer} All judged properties together hold on {all_of_them:.0%}.".lstrip()
     sections = [Section("What holds, and where", [shares])]
     if links.rows:
         said = "Each link is the simplest that fails so; at a score of 1 the property just holds."
@@ -428,10 +428,10 @@ def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
 def _csv(table: Table, schemes: Sequence[SchemeSummary]) -> str:
     first, *heads = (f"{c.head} {f'({c.unit})' if c.unit else ''}".strip() for c in table.columns)
     rows = [
-        [r.name.replace(s.shown, s.scheme), *(x for c in r.cells for x in (c.text, c.half))]
+        [s.scheme, *(x for c in r.cells for x in (c.text, c.half)), "yes" * (r.name != s.shown)]
         for r, s in zip(table.rows, schemes, strict=True)
     ]
-    return csv_text([first, *(x for head in heads for x in (head, "half of 95%"))], rows)
+    return csv_text([first, *(x for head in heads for x in (head, "half of 95%")), "void"], rows)
 
 
 _LATEX = str.maketrans(
