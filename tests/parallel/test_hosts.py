@@ -227,7 +227,7 @@ def test_ctrl_c_ends_a_run_on_all(client: str, tmp_path: Path) -> None:
     assert process.returncode == 130, said
     for name in ("one", "two"):
         assert f"{name}: distrlcc: found the master at 127.0.0.1" in said
-    assert "Go on with: the same lines, and here --resume --out run" in said
+    assert "Go on with: the same lines, where node 0's has --resume --out run in" in said
     assert TOKEN not in said
     ended()
 

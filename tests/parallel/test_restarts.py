@@ -255,8 +255,8 @@ def test_a_restart_of_torchrun_does_not_go_on_with_a_run_that_was_there(tmp_path
     out, again = tmp_path / "run", ("--max-restarts", "1", "--monitor-interval", "0.1")
     words = _train(out, "--set", *PPO.split())
     with Command(tmp_path, *words, f"total_steps={4 * UPDATE}") as run:
-        assert run.process.wait(60) == 0, run.said
+        assert run.process.wait(200) == 0, run.said
     with Command(tmp_path, *TORCHRUN, *again, *words, f"total_steps={8 * UPDATE}") as run:
-        assert run.process.wait(60) != 0, run.said
+        assert run.process.wait(200) != 0, run.said
         assert sum("already holds a run: add --resume" in line for line in run.said) > 1
     assert updates(out) == [1, 2, 3, 4]

@@ -174,9 +174,11 @@ def start_node(
     code = outcome.code or (128 + heard if heard else 0)
     if code and node.index == 0 and options.show:
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
-        again, count = go_on(job.out, job.storage), f" --processes {processes}" * (processes > 1)
-        words = "the same lines, and here" if node.count > 1 else f"distrlcc {config.command}"
-        say(f"{done}. Go on with: {words} {again}{count}")
+        again = go_on(job.out, job.storage)
+        words = f"distrlcc {config.command} {again}" + f" --processes {processes}" * (processes > 1)
+        if node.count > 1:
+            words = f"the same lines, where node 0's has {again} in place of recipe and --out"
+        say(f"{done}. Go on with: {words}")
     return code
 
 
@@ -243,10 +245,13 @@ def run_launched(
             if master is not None:
                 stack.callback(master.close)
             spec = stack.enter_context(behind_tunnel(spec, own_token(), master))
-            begun = (options.out / "config.toml").exists()
             # A run that was there before is another's, which a restart must not go on with.
-            if slot == 0 and store.compare_set(_FOUND, "", str(begun)) == b"False" and begun:
-                options = replace(options, resume=True)
+            begun = (options.out / "config.toml").exists()
+            try:
+                new = slot == 0 and store.compare_set(_FOUND, "", str(begun)) == b"False"
+            except RuntimeError as error:
+                raise NoGroupError(f"the launcher's store does not answer ({error})") from None
+            options = replace(options, resume=options.resume or (new and begun))
             stopped = train_rank(spec, stack.enter_context(node_job(config, options, slot)))
     except DistrlccError as error:
         sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
