@@ -121,7 +121,7 @@ def test_links_of_each_learners_workers_stay_as_they_were(tmp_path: Path) -> Non
     # Rank 0 has waited for segments, and for the other learner.
     names = "share_wait", "share_update", "share_exchange"
     shares = [sum(row[name] for name in names) for row in rows(OUT)]
-    assert 0.6 < min(shares) < max(shares) < 1.1, shares
+    assert 0.1 < min(shares) < max(shares) < 1.1, shares
     assert list(saved(OUT)["links"]) == [f"links of {path}" for path in files]
     files[1].write_text('name = "x"\n[link]\nrate_mbps = 3.0\n')
     with _start("--load=run", keys="total_steps=1_000_000") as run:

@@ -124,7 +124,7 @@ def _check_reports(args: Namespace, reports: Mapping[str, Summary]) -> None:
             raise ConfigError(f"--{flag}: reports have been measured already; leave it out")
     if len({summary.seeds for summary in reports.values()}) > 1:
         runs = ", ".join(f"{name} has {summary.seeds}" for name, summary in reports.items())
-        note(f"distrlcc: the runs of each link differ: {runs}")
+        note(f"distrlcc: reports have other numbers of runs for each link: {runs}")
     known: dict[str, tuple[str, str]] = {}
     for name, summary in reports.items():
         if not summary.digests:

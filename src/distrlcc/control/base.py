@@ -36,7 +36,7 @@ class Controller(Protocol):
         return
 
 
-@dataclass
+@dataclass(eq=False)
 class Held(Controller):
     """A controller whose window, packets, and rate, packets/s, are set from outside."""
 

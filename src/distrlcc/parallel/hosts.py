@@ -91,8 +91,8 @@ class _Remote(Thread):
         with self.process:
             for data in self.process.stdout or ():
                 line = printable(data.decode(errors="replace").rstrip())
-                with suppress(OSError):  # a terminal that is gone
-                    sys.stderr.write(f"{self.host}: {line}\n" * self.ready)
+                if self.ready:
+                    sys.stderr.write(f"{self.host}: {line}\n")
                 self.said, self.ready = line or self.said, self.ready or line == _READY
         if (code := self.process.returncode) and self.ready and not self.leaving:
             sys.stderr.write(f"{self.host}: ended with exit code {code}\n")

@@ -36,13 +36,11 @@ _SPEED_SECONDS = 15.0
 
 
 class _Console(Console):
-    """A console that nobody may read, or whose terminal is gone or disk full: the run goes on."""
+    """A console that falls silent when its reader goes away; the run goes on."""
 
-    def _write_buffer(self) -> None:
-        try:
-            super()._write_buffer()
-        except OSError:
-            del self._buffer[:]
+    def on_broken_pipe(self) -> None:
+        """Write nothing any more."""
+        self.quiet = True
 
 
 class Progress:

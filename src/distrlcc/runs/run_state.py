@@ -320,7 +320,10 @@ def check_links(known: dict[str, str], others: Mapping[str, str]) -> None:
     """Add others' digests of links to those known; CheckpointError: files of a name differ."""
     for links, digest in others.items():
         if known.setdefault(links, digest) != digest:
-            raise CheckpointError(f"the {links} have changed since the run began; put them back")
+            raise CheckpointError(
+                f"the {links} have changed since the run began, or differ between machines; "
+                "put them back"
+            )
 
 
 def _plain(weights: Weights | None) -> dict[str, Any] | None:

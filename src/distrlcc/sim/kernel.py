@@ -150,7 +150,8 @@ def advance(
 
     Returns:
         -1, or the first environment with a flow (the one with `PENDING` not negative) whose ring
-        is full, or with a full log: enlarge it and call again. -2: a flow's counts are full.
+        is full, or with a full log: enlarge it and call again. -2 less that environment's
+        number: a flow's counts are full.
     """
     n_links = links.shape[0]
     places = flows.shape[0] // n_links
@@ -700,7 +701,7 @@ def advance(
                 ewmas[f, 2] = send_ewma
             flows[f, col.PENDING] = pending if full else -1
             if sent > col.MAX_PACKETS or queueing_sum < 0:
-                return -2
+                return -2 - n
             if full or alone:
                 break
 

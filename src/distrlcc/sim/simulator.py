@@ -268,8 +268,9 @@ class Simulator:
                 return
             if stuck < 0:
                 raise ConfigError(
-                    f"a flow's counts are full: it sent {col.MAX_PACKETS:.3g} packets, or they "
-                    "waited for 292 years in all; expected a smaller window or rate of it"
+                    f"link {-2 - stuck}: a flow's counts are full: it sent {col.MAX_PACKETS:.3g} "
+                    "packets, or they waited for 292 years in all; expected a smaller window or "
+                    "rate of it"
                 )
             self._make_room(stuck)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from distrlcc.errors import ConfigError, LinkError, writing
 from distrlcc.net.emulator.command import running_outside
 from distrlcc.net.emulator.link_config import LinkConfig
+from distrlcc.processes import heard
 
 
 def _words(
@@ -76,7 +77,7 @@ def run_mahimahi(
             stack.enter_context(running_outside(outside))
         # Run them, and pass signals on.
         process = subprocess.Popen(words)
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in heard((signal.SIGTERM, signal.SIGHUP)):
             handler = signal.signal(number, lambda number, _: process.send_signal(number))
             stack.callback(signal.signal, number, handler)
         # COMMAND has the terminal's Ctrl-C too; what it makes of it is the result.
