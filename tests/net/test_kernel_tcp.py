@@ -390,7 +390,8 @@ def test_a_policy_is_ranked_in_the_kernel_and_outside(
     words += ["--suite", str(tmp_path / "short.toml"), "--out", str(tmp_path / "report")]
     words += ["--flows", "3"]
     code, said = main([*words, "--json", str(tmp_path / "figures.json")]), capsys.readouterr()
-    assert code == ("too busy" in said.err)  # the sender of ours was late, and does not count
+    void = "run void" in said.out + said.err  # the sender of ours was late, and does not count
+    assert code == void
     own = f"rl{os.getpid()}_"  # other tests may have theirs
     assert [control for control in kernel_controls() if control.startswith(own)] == []
     figures = json.loads((tmp_path / "figures.json").read_text())
