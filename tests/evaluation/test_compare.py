@@ -178,7 +178,7 @@ def test_what_is_left_out_of_a_comparison_is_said(
     assert main(["compare", str(tmp_path / "void"), f"{tmp_path / 'whole'}:cubic"]) == 0
     said = capsys.readouterr()
     assert "quickstart: 2 of 8 runs do not count" in said.err
-    assert "the runs of each link differ: " in said.err
+    assert "other numbers of runs for each link: " in said.err
     assert f"{tmp_path / 'whole'}:cubic has 2" in said.err
     assert "on 6 links of 9: the rest is not of both" in said.out
     assert "RTT), 5 links" in " ".join(said.out.split())

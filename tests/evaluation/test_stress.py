@@ -286,7 +286,7 @@ def test_a_gate_is_missed_below_its_bar_and_where_nothing_was_judged(
     # The page's sentence names a property: what is judged of all never holds more often.
     figures = findings.to_json() | {"policy": "one"}
     page = stress_page(figures, search.tables(figures, {}), command="")
-    said = f"one holds 'use' least often: on {held / max(judged, 1):.0%} of the links. All that has"
+    said = f"one holds 'use' least often: on {held / max(judged, 1):.0%} of the links. All judged"
     assert (said in unescape(page)) == (judged > 0)
 
 
