@@ -754,13 +754,14 @@ class _Run:
         self.newest: dict[int, _Process] = {}
         self.all: list[_Process] = []
         self.over = self.asked = False
+        self.begun = 0.0  # when the newest process was started, s
         self.named: list[tuple[float, int]] = []
         world.kept[b"attempt"] = b"0"
         world.kept[b"lighthouse"] = b"127.0.0.1:1"
 
     def start(self, slot: int, *, resume: bool) -> None:
         """Start a process, as a launcher does."""
-        world = self.world
+        world, self.begun = self.world, self.world.now
         process = _Process(slot, 1000 + len(self.all), stopper=_Stopper())
         self.newest[slot] = process
         self.all.append(process)
@@ -856,7 +857,9 @@ class _Run:
             process.heard_until = process.sends_from = 0.0
             process.doomed = -1, ""
         last = max(world.now, *(process.frozen_until for process in self.newest.values()))
-        limit = last + limits().stop + limits().absence
+        # Who has not met the others waits for them as long as it was told.
+        met = self.begun + RankSpec.join_seconds
+        limit = max(last + limits().absence, met) + limits().stop
         world.run(lambda: world.now > limit or not any(p.alive for p in self.all))
         late = [p.slot for p in self.all if p.alive]
         assert not late, f"seed {self.seed}: ranks {late} did not hear of the end"

@@ -45,6 +45,11 @@ def test_very_many_faults() -> None:
     _explore(FAULTS, 1_000_000)
 
 
+def test_a_rank_that_was_frozen_waits_for_the_others_no_longer_than_told() -> None:
+    with simulated():
+        assert trial(9_001_556).updates == 1
+
+
 def test_a_seed_replays_a_trial() -> None:
     with simulated():
         assert trial(7) == trial(7) != trial(8)
