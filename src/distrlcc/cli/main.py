@@ -99,19 +99,21 @@ _FRAGILE = "importlib._bootstrap>", "llvmlite/binding/executionengine.py"
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but later where a library's C++ would die of it, or swallow it."""
-    if number == signal.SIGALRM:
-        signal.signal(number, signal.SIG_DFL)  # as others want it
-        signal.raise_signal(signal.SIGINT)
-        return
     again = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # Ctrl-C a second time
     while frame is not None and not again:
         if frame.f_code.co_filename.endswith(_FRAGILE):
-            signal.signal(signal.SIGALRM, _interrupt)
+            signal.signal(signal.SIGALRM, _interrupt_again)
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             return
         frame = frame.f_back
     signal.setitimer(signal.ITIMER_REAL, 0)
     raise KeyboardInterrupt
+
+
+def _interrupt_again(number: int, frame: FrameType | None) -> None:
+    """Try it again: the library may have returned."""
+    signal.signal(number, signal.SIG_DFL)  # as others want it
+    signal.raise_signal(signal.SIGINT)
 
 
 def _leave(*, own: bool) -> None:

@@ -172,14 +172,16 @@ def _figures(
     """Return an update's metrics; times are when it began, had its batch and had learned, s."""
     seconds = learned - begin
     learning = learned - collected - sum(agreed.seconds.values())
-    parts = {f"share_{name}": part / seconds for name, part in agreed.seconds.items()}
+    found = state.source.metrics(agreed.stats, seconds, agreed.counts)
+    shares = {f"share_{name}": part / seconds for name, part in agreed.seconds.items()}
     return {
-        **(found := state.source.metrics(agreed.stats, seconds, agreed.counts)),
+        **found,
         **agreed.metrics,
         "steps": float(state.counters.steps),
         "steps_per_second": agreed.stats.steps / seconds,
         "share_update": learning / seconds,
-        **{name: part + found.get(name, 0.0) for name, part in parts.items()},  # two may wait
+        # A rank may wait for its segments, and then for the others.
+        **{name: share + found.get(name, 0.0) for name, share in shares.items()},
     }
 
 
