@@ -262,7 +262,7 @@ class ChannelEngine:
                 self._missed = math.inf
                 for worker in self._members.values():
                     warnings.warn(f"{worker} did not connect; going on without", stacklevel=2)
-                self._members.clear()  # one that comes now is a stranger
+                self._members.clear()  # a worker that comes later is refused
         return seen
 
     def drop(self, worker: Worker, *, again: bool = True) -> None:

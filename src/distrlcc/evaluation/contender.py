@@ -34,10 +34,10 @@ class Contender:
     policy: NumpyPolicy | None = None  # none for a scheme, or the kernel's TCP, named `name`
     preference: float | None = None  # of a policy that is told one: 0 (throughput) to 1 (delay)
     path: Path | None = None  # the policy's file, which a sender of real packets reads
-    control: KernelControl | None = None  # as what the kernel's TCP has it; None: it is not there
-    always: bool = False  # a policy sends also on paths outside of what policies hold
-    reference: str = ""  # to a user's scheme; empty: it is another's
-    program: tuple[str, str] = ("", "")  # shell commands of another's sender and receiver
+    control: KernelControl | None = None  # what the kernel's TCP has of it, if anything
+    always: bool = False  # whether a policy also sends on paths outside of its bounds
+    reference: str = ""  # to a user's scheme; empty: it is built in
+    program: tuple[str, str] = ("", "")  # shell commands of a foreign sender and its receiver
 
     @property
     def learned(self) -> bool:
@@ -114,14 +114,14 @@ def _real_schemes() -> list[str]:
 
 
 def is_scheme(name: str, *, real: bool = False) -> bool:
-    """Say whether a name is a scheme's, a reference to one or a program; or real, the kernel's."""
+    """Say whether a name means a scheme or a program; with ``real`` also the kernel's TCP."""
     ours = name != "agent" and (name in SCHEMES or name in SCHEMES.registered)
     others = is_reference(name) or name.startswith((PROGRAM, KERNEL) if real else PROGRAM)
     return ours or others or name == BEST_CWND
 
 
 def contender_named(sender: str, prefer: float | None = None, *, real: bool = False) -> Contender:
-    """Return a scheme by its name or reference, or a policy as `contender_from_file` has it."""
+    """Return a scheme by its name or reference, or a policy as `contender_from_file` does."""
     if is_scheme(sender, real=real):
         if prefer is not None:
             raise ConfigError(f"{sender} is a scheme: a preference is for a policy")
@@ -135,11 +135,11 @@ def contender_named(sender: str, prefer: float | None = None, *, real: bool = Fa
 
 
 def distinct(contenders: Iterable[Contender]) -> list[Contender]:
-    """Return contenders with names that differ: those of our schemes and the kernel's are kept."""
+    """Return contenders under different names; our schemes and the kernel's keep theirs."""
     contenders = list(contenders)
     ours = [not (one.learned or one.reference or one.program[0]) for one in contenders]
     taken = {one.name for one, is_ours in zip(contenders, ours, strict=True) if is_ours}
-    taken |= {*DISPLAY_NAMES, "oracle"}  # what is shown, or left apart, as ours is ours
+    taken |= {*DISPLAY_NAMES, "oracle"}  # names under which pages show our schemes
     for place, one in enumerate(contenders):
         while not ours[place] and one.name in taken:
             contenders[place] = one = replace(one, name=f"{one.name}'")

@@ -241,7 +241,7 @@ def emulation(
 
 
 def link_from(link: Link, seconds: float) -> Link:
-    """Return a link as it goes on from a time."""
+    """Return the rest of a link, from a time on."""
     if link.trace is not None:
         link = replace(link, trace_start_s=link.trace_start_s + seconds)
     past: dict[str, float] = {}

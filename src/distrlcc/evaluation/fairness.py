@@ -120,7 +120,7 @@ def run_shared(
 
 
 def jain_index(rates: FloatArray) -> FloatArray:
-    """Return Jain's index over flows of rates ``[F, ...]``; NaN: fewer than two run, all rest."""
+    """Return Jain's index of rates ``[F, ...]``; NaN: fewer than two flows run, or none sends."""
     runs = np.isfinite(rates)
     x = np.where(runs, rates, 0.0)
     squares = runs.sum(axis=0) * np.square(x).sum(axis=0)
@@ -187,18 +187,18 @@ def convergence_times(run: SharedRun) -> FloatArray:
         following = min((t for t in changes if t > join), default=run.scenario.duration_s)
         first = math.ceil(join / BUCKET_S - 1e-9)
         last = min(math.floor(following / BUCKET_S + 1e-9) - _WIDTH, rates.shape[1] - 1)
-        section = rates[:, first : max(last + 1, first)]  # a negative end would count from the back
+        section = rates[:, first : max(last + 1, first)]  # negative: from the back
         x = section[np.isfinite(section).any(axis=1)]
         fair = np.maximum(x.sum(axis=0) / max(len(x), 1), 1e-9)
         close = (np.abs(x / fair - 1.0) <= TOLERANCE).all(axis=0)
-        runs = np.convolve([False, *close], np.ones(hold), "valid")[1:]  # of too few none is held
+        runs = np.convolve([False, *close], np.ones(hold), "valid")[1:]  # too few windows: 0
         held = np.flatnonzero(runs >= hold - 0.5)
         times.append((first + int(held[0])) * BUCKET_S - join if len(held) else math.nan)
     return np.array(times)
 
 
 def _share(run: SharedRun, rates: FloatArray) -> float:
-    """Return what an agent delivers beside a scheme's flow, of what both do: means of each kind."""
+    """Return the share of an agent in what it and a scheme's flow deliver, in the mean of each."""
     own, others = rates[: run.agents], rates[run.agents :]
     if not len(others):
         return math.nan

@@ -152,7 +152,7 @@ def _floats(_: type, values: object) -> FloatArray:
 
 
 def by_links(summary: Summary, of: scores.Metric) -> dict[str, dict[str, float]]:
-    """Return schemes' means of a metric, as shown, on the links that all have; none: on its own."""
+    """Return schemes' shown means on the links that all have; on its own where there is none."""
     apart = summary.left_out if summary.common else {}
     found: dict[str, dict[str, float]] = {}
     for one in summary.schemes:

@@ -42,7 +42,7 @@ def recovery_times(
 def recovery_scores(
     contender: Contender, scenarios: list[Scenario]
 ) -> tuple[dict[str, MeanInterval], str]:
-    """Return the lower median of times, RTTs, and the share within `GOAL_RTTS`; why all is NaN.
+    """Return the lower median of times, RTTs, and the share within `GOAL_RTTS`; and why neither.
 
     Their tails are of changes, not of links. The reason is empty where they are defined.
     """
@@ -51,7 +51,7 @@ def recovery_scores(
     if void:
         times = np.full(1, math.nan)
     within = np.where(np.isnan(times), math.nan, times <= GOAL_RTTS)
-    found = [float(np.quantile(times, 0.5, method="lower")), float(within.mean())]  # some inf
+    found = [float(np.quantile(times, 0.5, method="lower")), float(within.mean())]  # inf: never
     rows = np.array([[mean, math.nan, math.nan] for mean in found])
     return by_metric(RECOVERY_METRICS, rows, np.array([times, within])), void
 

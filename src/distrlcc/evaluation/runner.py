@@ -97,7 +97,7 @@ def suite_links(suite: str, links: int | None, usual: int | None = None) -> list
 def links_of(
     suite: str, traces: list[str], links: int | None, usual: int | None = None, **link: Any
 ) -> list[Scenario]:
-    """Return a suite's links, as `suite_links` has them, and those of traces; no name is none.
+    """Return a suite's links, as `suite_links` does, and those of traces; no name means no suite.
 
     ``link`` is what `trace_suite` takes. A suite's function may repeat a name, which gets numbers.
     Raises ConfigError if a trace is there twice, and others.

@@ -162,7 +162,7 @@ def wilson(held: int, judged: int) -> tuple[float, float]:
 
 # Many processes
 
-_judges: list[Judge] = []  # the process's own judge: forks have their parent's, so nothing is sent
+_judges: list[Judge] = []  # this process's judge: a fork has its parent's, so that nothing is sent
 
 
 def _begin(judge: Judge, parent: int) -> None:

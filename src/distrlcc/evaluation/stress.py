@@ -164,7 +164,7 @@ def _power(seen: Seen) -> FloatArray:
 
 
 def _queue(seen: Seen) -> FloatArray:
-    # A tenth of the round trip, two packets and 2 ms are none.
+    # A delay of a tenth of the round trip, two packets and 2 ms together is always allowed.
     packet = MBIT / seen.rate
     none = 2e-3 + 1e-4 * seen.of("rtt_ms") + 2 * packet
     comparable = seen.cubic.used >= 0.9 * seen.own.used
@@ -173,7 +173,7 @@ def _queue(seen: Seen) -> FloatArray:
 
 
 def _loss(seen: Seen) -> FloatArray:
-    # Five packets and half a per cent are none.
+    # Five lost packets and half a per cent are always allowed.
     own, cubic = seen.own, seen.cubic
     share = np.fmax(2 * cubic.dropped / np.maximum(cubic.sent, 1.0), 0.005)
     return (share * own.sent + 5.0) / np.maximum(own.dropped, 1e-9)
@@ -185,7 +185,7 @@ def _noise(seen: Seen) -> FloatArray:
 
 
 def _beside(seen: Seen, *, cubic: bool) -> FloatArray:
-    # Where CUBIC itself is further off, so may others be.
+    # Where CUBIC's own share is further from an equal one, the agent's may be, too.
     theirs, own = seen.cubic.ratio, seen.own.ratio
     score = np.minimum(own / np.fmin(theirs, 1 / 3), np.fmax(theirs, 3.0) / own)
     where = np.array([p.rival != "" and (p.rival == "cubic") == cubic for p in seen.points])

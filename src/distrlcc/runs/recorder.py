@@ -121,7 +121,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         if (saved := run.load(shown.note)) is None:
             return None
         update, key = saved["counters"]["update"], saved.get(GROUP, "")
-        # An older one is in a folder of this machine, where others had theirs.
+        # An older one is from a time when other machines wrote to folders of their own.
         same = update < self.saved[0] or (update, key) == self.saved or key == self._key(update)
         return None if same else saved
 

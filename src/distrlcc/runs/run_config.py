@@ -150,7 +150,7 @@ class ActorsConfig:
         return [f"indigo/{e}" if e.isdigit() else e for node in self.nodes for e in node]
 
     def parts(self, *, own: bool) -> list[int]:
-        """Return each learner's segments in an update; ``own``: that many are each one's."""
+        """Return each learner's segments in an update; with ``own`` each has the full count."""
         if own and self.segments_per_update:
             return [self.segments_per_update] * self.learners
         count = self.segments_per_update or len(self.links)

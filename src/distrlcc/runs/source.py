@@ -22,7 +22,7 @@ Stop = Callable[[int], bool]  # asked with the rows collected so far; True cuts 
 
 
 class Source(Protocol):
-    """Environments here, workers elsewhere, or a data set; methods with a body are optional."""
+    """Environments, workers or a data set; a subclass may leave methods with a body as they are."""
 
     spec: PolicySpec
 
@@ -31,7 +31,7 @@ class Source(Protocol):
 
     def nothing(self) -> Any:
         """Return a batch without a row, for an update to which this process adds nothing."""
-        return None  # a source whose ranks all begin together is not asked
+        return None  # not called where all ranks begin together
 
     def counts(self) -> list[float]:
         """Return what else is summed over ranks for `metrics`."""
@@ -51,7 +51,7 @@ class Source(Protocol):
         """Go on from a run's state, which may lack this part; say if the learner's data fit it."""
 
     def close(self, update: int) -> Exception | None:
-        """Close; return the error for which batches ended. One after ``update`` is unlearned."""
+        """Close; return the error that ended batches. A batch after ``update`` does not count."""
         return None
 
 

@@ -88,7 +88,7 @@ def with_jitter(link: Link, u: list[float], least: float = 1.0, most: float = 6.
 
 
 def with_noise(link: Link, u: list[float]) -> Link:
-    """ACKs jitter by 2 to 40 ms on 80%, packets before the queue on 45%, of any kind; one does."""
+    """ACKs jitter by 2 to 40 ms on 80%, packets before the queue on 45%, of any kind; or both."""
     acks = u[0] < 0.8
     if acks:
         kind, scale = _noise(u[1:3], 2.0, 40.0)

@@ -110,7 +110,7 @@ def receive(flow: Any, scores: Any, seq: int, rtt: int, now: int, backoff: int) 
     place = place_of(flow, seq)
     fate = scores[place, FATE]
     scores[place, FATE] = ACKED
-    # Who was overtaken says how late it is.
+    # A packet that was overtaken shows how late it came.
     age = now - flow[col.LATE_SINCE]
     if age > LATE_FOR:
         flow[col.LATE_BEFORE] = flow[col.LATENESS] if age <= 2 * LATE_FOR else NEVER_LATE

@@ -51,7 +51,7 @@ MAX_SEED = 2**48
 
 
 def parse_reorder(text: str | None) -> tuple[float, float]:
-    """Return probability and lateness, ms, of ``P:MS``; zeros of None; raises ConfigError."""
+    """Return probability and lateness, ms, of ``P:MS``; zeros for None; raises ConfigError."""
     if text is None:
         return 0.0, 0.0
     share, _, late = text.partition(":")
@@ -68,7 +68,7 @@ def parse_reorder(text: str | None) -> tuple[float, float]:
 
 
 def parse_jitter(text: str | None) -> tuple[JitterKind, float]:
-    """Return kind and scale, ms, of ``MS`` or ``KIND:MS``; none of None; raises ConfigError."""
+    """Return kind and scale, ms, of ``MS`` or ``KIND:MS``; zeros for None; raises ConfigError."""
     if text is None:
         return "uniform", 0.0
     name, colon, scale = text.rpartition(":")

@@ -175,7 +175,7 @@ class Admission:
             self.counts["repeated" if again else "stray"] += 1
             return known.reply if again else None, None
         key = session_key(hello.session, hello.nonce)
-        # Only who receives at the address can know this of the HELLO; nothing is kept.
+        # Only a receiver at that address knows this cookie of the HELLO; nothing is kept.
         said = repr((address, *hello[:3])).encode()
         cookie = blake2s(said, key=self._secret, digest_size=wire.NONCE_BYTES).digest()
         unproven = sum(not any(session.hello.cookie) for session in self.sessions.values())

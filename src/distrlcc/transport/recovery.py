@@ -130,7 +130,7 @@ class FoundLost:
     __slots__ = ("_numbers", "_packets")
 
     def __init__(self) -> None:
-        self._numbers: list[int] = []  # ascending: whoever is found lost lies above all who were
+        self._numbers: list[int] = []  # ascending: later finds lie above earlier ones
         self._packets: dict[int, tuple[int, Stamp]] = {}
 
     def add(self, number: int, stamp: Stamp, *, now: int) -> None:
