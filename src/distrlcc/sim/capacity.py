@@ -23,6 +23,19 @@ def opportunities_until(link: Any, traces: Any, time: int) -> Any:
 
 
 @njit
+def row_at(link: Any, times: Any, time: int) -> Any:
+    """Return the schedule's row in force at a time."""
+    row, end = 0, link[col.SEGMENTS]
+    while end - row > 1:
+        middle = (row + end) // 2
+        if times[middle] <= time:
+            row = middle
+        else:
+            end = middle
+    return row
+
+
+@njit
 def carried(link: Any, schedule: Any, traces: Any, start: int, end: int) -> Any:
     """Return the packets that a link can carry in (start, end]; before 0 it was as at 0.
 
@@ -32,23 +45,12 @@ def carried(link: Any, schedule: Any, traces: Any, start: int, end: int) -> Any:
         first = opportunities_until(link, traces, start)
         return float(opportunities_until(link, traces, end) - first)
     times, rates, _, _ = schedule
-    rows = link[col.SEGMENTS]
-    total = 0.0
-    for row in range(rows):
-        a = start if row == 0 else max(start, times[row])
-        b = end if row == rows - 1 else min(end, times[row + 1])
-        if b > a:
-            total += float(rates[row]) * float(b - a)
+    row, total = row_at(link, times, start), 0.0
+    while start < end:
+        until = end if row + 1 == link[col.SEGMENTS] else min(end, times[row + 1])
+        total += float(rates[row]) * float(until - start)
+        start, row = until, row + 1
     return total / float(PACKET_WORK)
-
-
-@njit
-def row_at(link: Any, times: Any, time: int) -> Any:
-    """Return the schedule's row in force at a time."""
-    row = 0
-    while row + 1 < link[col.SEGMENTS] and times[row + 1] <= time:
-        row += 1
-    return row
 
 
 @njit
