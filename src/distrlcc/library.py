@@ -378,7 +378,7 @@ class Scores:
         return f"Scores({len(self['link'])} runs on {self.links}; power: {power}{void})"
 
     def mean(self, metric: str = "power") -> dict[str, float]:
-        """Return each sender's mean over the links on which all count; NaN where none of its do."""
+        """Return each sender's mean over the links on which all count; NaN without such runs."""
         keys = [each.key for each in METRICS]
         if metric not in keys:
             raise unknown_name("metric", metric, keys)
