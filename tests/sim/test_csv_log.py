@@ -172,6 +172,8 @@ def test_a_head_of_unknown_words_is_said() -> None:
         "1574926078000|1574926080000",
         "1574926078000000|1574926080000000",
         "1574926078000000000|1574926080000000000",
+        "20191128072759|20191128072801",
+        "20191231235959.5|20200101000001.5",
     ],
 )
 def test_dates_clocks_and_epochs_are_times(dates: str) -> None:
@@ -183,7 +185,7 @@ def test_dates_clocks_and_epochs_are_times(dates: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "date", ["28/11/2019 07:27", "2019-13-01", "2019-11-28 25:00:00", "Nov 28"]
+    "date", ["28/11/2019 07:27", "07:60:58", "2019-13-01", "2019-11-28 25:00:00", "Nov 28"]
 )
 def test_other_dates_are_refused_with_their_row(date: str) -> None:
     with pytest.raises(ValueError, match="row 2 has"):
@@ -233,6 +235,13 @@ def test_columns_are_chosen_by_name_or_number() -> None:
         ("0,5\n1,6\n", "time,rate", "or a head's name"),
         ("time,time\n0,5\n1,6\n", "time,2", "2 columns are called so"),
         ("throughput_kbps,rtt_ms\n0,5\n1,6\n", "", "choose with --columns"),
+        ("frame.time_relative,frame.len\n0,66\n1,90\n", "", "column 'frame.len' has no rates"),
+        ("time,bandwidth_MHz\n0,20\n1,20\n", "", "column 'bandwidth_MHz' has no rates"),
+        ("time,bandwidth (furlong)\n0,20\n1,20\n", "", "has no rates, or none of a known unit"),
+        ("time,speed_kmh\n0,20\n1,20\n", "", "column 'speed_kmh' has no rates"),
+        ("time,lat,Speed\n0,20,3\n1,20,4\n", "", "choose with --columns"),
+        ("time,bandwidth_util\n0,1\n1,0.5\n", "", "column 'bandwidth_util' has no rates"),
+        ("time,rate_B\n0,20\n1,20\n", "", "column 'rate_B' has no rates"),
         ("time,rtt_ms\n0,5\n1,6\n", "", "choose with --columns"),
         ("time,loss\n0,5\n1,6\n", "", "column 'loss' has no rates"),
         ("time,bytes\n0,5\n1,6\n", "", "column 'bytes' has no rates"),
@@ -281,7 +290,7 @@ def test_a_sum_is_no_rate(word: str) -> None:
 
 
 def test_times_of_a_scale_and_lengths_are_no_times_and_a_gap_is_told() -> None:
-    for scaled in ("time (10 ms)", "time_100us", "t x10^3 s", "time [1000 ns]"):
+    for scaled in ("time (10 ms)", "time_100us", "t x10^3 s", "time [1000 ns]", "t [0.5 s]"):
         with pytest.raises(ValueError, match="has no known unit; say it with --unit"):
             read_csv(f"{scaled},mbps\n0,5\n1,6\n")
     for lengths in ("duration_s", "time_diff", "delta", "dt", "iat_ms", "gap"):
@@ -381,3 +390,14 @@ def test_no_row_is_dropped(rows: list[list[str]]) -> None:
     has_head = kept[0][0] in ("time", "kbps", "rate")
     shared = sum(int(note.split()[0]) for note in notes if "another's time" in note)
     assert len(lengths) == len(kept) - has_head - shared
+
+
+@pytest.mark.parametrize("column", ["direction", "flow_id", "run", "Stream ID"])
+def test_rows_of_several_directions_flows_or_runs_are_no_link(column: str) -> None:
+    rows = [("00:00:00", "a", "50"), ("00:00:00", "b", "2"), ("00:00:01", "a", "50")]
+    text = f"time,{column},mbps\n" + "".join(",".join(row) + "\n" for row in rows)
+    with pytest.raises(ValueError, match="has 2 values, as 'a' and 'b': keep the rows of one"):
+        read_csv(text)
+    assert read_csv(text.replace("00,b", "00,a"))[1].tolist() == [26, 50]
+    compass = text.replace(column, "compassDirection").replace("a", "10").replace("b", "20")
+    assert len(read_csv(compass.replace("m10", "ma").replace("m20ps", "mbps"), "1,3")[1]) == 2

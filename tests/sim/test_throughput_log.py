@@ -95,6 +95,8 @@ def test_fccs_measurements_count_for_five_seconds_each(tmp_path: Path) -> None:
         ("csv", "0 0\n1 0\n", "not all of them 0"),
         ("csv", "s rate\n0 1\n1 nan\n", "row 3 has 'nan' where a rate is expected"),
         ("csv", "0 1\n9000 1\n", "5.0 hours"),
+        ("csv", "us Mbps\n0 90\n5000 90\n", "it lasts 0.01 s, 0.0 hours; expected 0.1 s to 4"),
+        ("csv", "0 1e-300\n1 0\n", "it carries less than one packet in all"),
         ("csv", "1\n2\n", "it has one column"),
         ("csv", '{"intervals": []}', "distrlcc trace --from iperf3"),
         ("hsdpa", "1 2 3\n", "row 1 has 3 columns"),

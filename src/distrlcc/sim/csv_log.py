@@ -30,20 +30,22 @@ _TIME_UNITS = {
     )
     for word in words.split()
 }
-_TIMES, _RATES, _NO_RATES, _LOGS, _AMOUNTS, _LENGTHS, _MISSING = (
+_TIMES, _RATES, _NO_RATES, _LOGS, _AMOUNTS, _LENGTHS, _PARTS, _MISSING = (
     set(words.split())
     for words in (
         "time times timestamp timestamps ts t elapsed date datetime epoch unix clock",
-        "throughput tput rate rates bitrate datarate bandwidth bw speed capacity goodput",
-        "pps packets pkts percent percentage ratio fraction loss rtt latency delay",
+        "throughput tput rate rates bitrate datarate bandwidth bw capacity goodput",
+        "pps mpps packets pkts frames percent percentage ratio fraction frac util utilization loss "
+        "error errors rtt latency delay len length size count hz khz mhz ghz kmh km mph k m g b",
         "log log10 ln db dbm ratio fraction",
         "cumulative total sum transfer transferred volume received sent",
         "diff delta gap iat interarrival dt duration",
+        "direction dir flow stream run session client user interface iface id num",
         "na nan null none nil inf infinity unknown missing undefined",
     )
 )
-"""Words of columns' names that mean times, rates, neither, what no unit scales, sums and lengths of
-time; words of cells without a value."""
+"""Words of columns' names that mean times, rates, neither, what no unit scales, sums, lengths of
+time and what has rows of its own; words of cells without a value."""
 _RATE_UNIT = re.compile(
     r"(?<![a-z])(?P<prefix>kilo|mega|giga|tera|[kmgt]?)(?P<binary>i?)[ _-]?"
     r"(?P<what>bits?|bytes?|octets?|b)"
@@ -51,7 +53,7 @@ _RATE_UNIT = re.compile(
     re.IGNORECASE,
 )
 _POWER = r"(?<![a-z0-9.^])x?(?:10\^-?\d+|1e-?\d+|10+)[ _*]*"  # before a unit, which it scales
-_SCALED_TIME = re.compile(_POWER + "[munµ]?s(?![a-z])", re.IGNORECASE)
+_SCALED_TIME = re.compile(r"(?<![a-z])x?\d[ _*]*[munµ]?s(?![a-z])", re.IGNORECASE)
 _KNOWN = {"DL_bitrate": "kbps", "UL_bitrate": "kbps"}
 """Columns of a known unit that their names lack: G-NetTrack's, in 4G and 5G data sets."""
 _SHOWN_UNITS = ("s", "ms", "us", "ns", "bps", "kbps", "Mbps", "Gbps", "B/s", "kB/s", "MB/s")
@@ -61,7 +63,9 @@ _DATE = re.compile(
     r" ?(Z|UTC|[+-]\d\d:?\d\d)?",
     re.ASCII,
 )
-_CLOCK = re.compile(r"(\d\d?):(\d\d):(\d\d(?:\.\d+)?)", re.ASCII)
+_CLOCK = re.compile(r"(\d\d?):([0-5]\d):([0-5]\d(?:\.\d+)?)", re.ASCII)
+_DIGITS_ALONE = re.compile(r"((?:19|20)\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(?!\d)", re.ASCII)
+"""A date of 14 digits, as iperf 2 writes it: no epoch has such a number, in whatever unit."""
 _COMMENT = re.compile(r"(?:#(?!N/A|VALUE!|DIV/0!|REF!|NAME\?|NUM!|NULL!)|%|//)[#%/\s]*")
 
 
@@ -98,6 +102,7 @@ def read_csv(
     short = next(((number, len(row)) for number, row in rows if len(row) != width), None)
     if short is not None:
         raise ValueError(f"row {short[0]} has {short[1]} of {width} columns")
+    _require_one_link([cells for _, cells in rows], names, (time_at, rate_at))
     # Times, which must increase; but rows may share a second that is written as a date.
     is_date = _seconds(rows[0][1][time_at]) is not None
     values = [
@@ -137,6 +142,18 @@ def read_csv(
             "rate is that before it"
         )
     return np.append(lengths, lengths[-1:]), rates * rate_unit[0], tuple(notes)
+
+
+def _require_one_link(rows: list[list[str]], names: list[str], chosen: tuple[int, int]) -> None:
+    """Raise ValueError if rows are of several directions, flows or runs, as a column says."""
+    for k, name in enumerate(names):
+        kinds = list(dict.fromkeys(cells[k] for cells in rows))
+        is_kind = {"id", "num"} < {"id", "num", *_words(name)} <= _PARTS
+        if is_kind and len(kinds) > 1 and k not in chosen:
+            raise ValueError(
+                f"column {name!r} has {len(kinds)} values, as {kinds[0]!r} and {kinds[1]!r}: keep "
+                "the rows of one"
+            )
 
 
 def _time(cell: str, row: int, is_date: bool) -> float:
@@ -299,7 +316,7 @@ def _may_be_rates(name: str) -> bool:
     """Say whether a column without a unit may hold rates, and not amounts, times or delays."""
     amount = _RATE_UNIT.search(name)
     is_amount = amount is not None and (amount["prefix"] != "" or len(amount["what"]) > 1)
-    is_amount |= re.search(r"%|[(\[ ][kmgt][)\]]", name, re.IGNORECASE) is not None
+    is_amount |= re.search(r"[%(\[]", name) is not None  # a unit in brackets, which is not known
     return not (is_amount or set(_words(name)) & (_NO_RATES | _LOGS | _TIMES | {*_TIME_UNITS}))
 
 
@@ -316,7 +333,7 @@ def _seconds(cell: str) -> float | None:
     """Return the time of a date or clock, s; None for any other cell."""
     if clock := _CLOCK.fullmatch(cell):
         return 3600.0 * int(clock[1]) + 60.0 * int(clock[2]) + float(clock[3])
-    if not (date := _DATE.fullmatch(cell)):
+    if not (date := _DATE.fullmatch(_DIGITS_ALONE.sub(r"\1-\2-\3 \4:\5:\6", cell))):
         return None
     year, month, day, *clock_parts = (f"{int(part or 0):02d}" for part in date.groups()[:6])
     zone = (date[8] or "Z").replace("UTC", "Z")

@@ -20,6 +20,7 @@ from distrlcc.types import FloatArray
 
 _FCC_S = 5.0  # length of an interval of FCC's, whose measurements are hours apart: Pensieve's
 _MOST_HOURS = 4
+_LEAST_S = 0.1  # a scenario's least, and a hundred times what a trace's times tell apart
 _PIECE = 1 << 20
 _NO_JSON = re.compile(rb"(?<=[:,\[])\s*[+-]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 """A value that C's printf writes and JSON does not know."""
@@ -302,9 +303,12 @@ def read_throughput(path: str, kind: str, columns: str = "", unit: str = "") -> 
             raise ValueError("a delay is not a number above 0")
         if log.loss is not None and not ((log.loss >= 0) & (log.loss <= 1)).all():
             raise ValueError("a loss is not between 0 and 1")
-        hours = lengths.sum() / 3600
-        if hours > _MOST_HOURS:
+        if lengths @ mbps * traces.PACKETS_PER_MBIT < 1:
+            raise ValueError("it carries less than one packet in all")
+        seconds = lengths.sum()
+        if not _LEAST_S <= seconds <= 3600 * _MOST_HOURS:
             raise ValueError(
-                f"{hours:.1f} hours; a trace has {_MOST_HOURS} at most: cut out a part"
+                f"it lasts {seconds:.3g} s, {seconds / 3600:.1f} hours; expected {_LEAST_S} s to "
+                f"{_MOST_HOURS} hours: cut out a part, or are its times of another unit?"
             )
     return log
