@@ -1,4 +1,5 @@
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,32 @@ def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
         '[[scenarios]]\nname = "b"\nlink = {rate_mbps = 6.0}\n'
     )
     assert [s.name for s in load_suite(str(tmp_path / "two.toml")).scenarios("test")] == ["a", "b"]
+
+
+def test_a_trace_with_a_colon_stands_beside_its_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, text in (("beside", "10\n20\n"), ("here", "1\n2\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "at-10:30.trace").write_text(text)
+    monkeypatch.chdir(tmp_path / "here")
+    file = tmp_path / "beside" / "one.toml"
+    file.write_text(to_toml(Scenario("a", Link(trace="at-10:30.trace"))))
+    (scenario,) = load_suite(str(file)).scenarios("test")
+    assert load_trace(scenario.link.trace or "").period_ns == 20_000_000
+    for name, says in (("cellular:7", ""), ("celular:7", "did you mean"), ("at-1:2", "No such")):
+        file.write_text(to_toml(Scenario("a", Link(trace=name))))
+        (scenario,) = load_suite(str(file)).scenarios("test")
+        with pytest.raises(TraceError, match=says) if says else nullcontext():
+            load_trace(scenario.link.trace or "")
+
+
+def test_hours_that_are_not_measured_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "day.trace").write_text("1\n86400000\n")
+    assert trace_suite([str(tmp_path / "day.trace")]).scenarios("test")[0].duration_s == 4 * 3600
+    assert "day.trace: 4 of its 24 hours are measured" in capsys.readouterr().err
 
 
 def test_a_folder_of_traces_is_a_suite_and_training_starts_anywhere(tmp_path: Path) -> None:

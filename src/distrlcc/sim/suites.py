@@ -24,7 +24,7 @@ from distrlcc.plugins import Registry, function, is_reference
 from distrlcc.sim import families, mixed
 from distrlcc.sim.queues import parse_queue
 from distrlcc.sim.scenario import Link, Scenario
-from distrlcc.sim.trace import expanded, load_trace
+from distrlcc.sim.trace import GENERATORS, expanded, load_trace
 from distrlcc.types import NANOSECONDS
 
 MIN_TRACE_S, MAX_TRACE_S = 30.0, 4 * 3600.0  # bounds of a trace's scenario, s
@@ -152,6 +152,8 @@ def trace_suite(
         limits = {"aqm": queue}
     for path in paths:
         seconds = load_trace(path).period_ns / NANOSECONDS
+        if seconds > MAX_TRACE_S:
+            _say(f"{path}: {MAX_TRACE_S / 3600:g} of its {seconds / 3600:.3g} hours are measured")
         link = Link(trace=path, delay_ms=delay_ms, loss=loss, **limits)
         seconds = min(max(seconds, MIN_TRACE_S), MAX_TRACE_S)
         scenarios.append(Scenario(f"trace/{Path(path).name}", link, duration_s=seconds))
@@ -213,7 +215,7 @@ def _say(lines: str) -> None:
 
 
 def _resolve_trace(link: Link, base: Path) -> Link:
-    if link.trace is None or ":" in link.trace:
+    if link.trace is None or link.trace.partition(":")[0] in GENERATORS:
         return link
     return replace(link, trace=str(base / expanded(link.trace)))
 

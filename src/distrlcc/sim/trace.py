@@ -26,7 +26,7 @@ from distrlcc.types import PACKET_BYTES
 
 SECONDS = 60  # period of a generated trace
 _TICK_MS = 20
-_GENERATORS = dict(cellular="cellular:SEED", poisson="poisson:MBPS:SEED", constant="constant:MBPS")
+GENERATORS = dict(cellular="cellular:SEED", poisson="poisson:MBPS:SEED", constant="constant:MBPS")
 PACKETS_PER_MBIT = 1e6 / (PACKET_BYTES * 8)  # opportunities that carry a Mbit
 
 
@@ -44,11 +44,12 @@ def generate(spec: str) -> NDArray[np.int64] | None:
             _mbps(spec, parameters[0])
             return constant_times(Fraction(parameters[0]) * 1000 / (8 * PACKET_BYTES))
     except ValueError:
-        raise TraceError(f"{spec}: expected {_GENERATORS[kind]}") from None
-    near = difflib.get_close_matches(kind.casefold(), _GENERATORS, 1) if parameters else []
+        raise TraceError(f"{spec}: expected {GENERATORS[kind]}") from None
+    base = os.path.basename(kind)  # beside a suite's file it has a folder before it
+    near = difflib.get_close_matches(base.casefold(), GENERATORS, 1) if parameters else []
     if near and not os.path.exists(spec):
-        hint = "" if near[0] == kind else f"did you mean {':'.join([near[0], *parameters])}? "
-        raise TraceError(f"{spec}: {hint}expected {_GENERATORS[near[0]]}, or a file")
+        hint = "" if near[0] == base else f"did you mean {':'.join([near[0], *parameters])}? "
+        raise TraceError(f"{spec}: {hint}expected {GENERATORS[near[0]]}, or a file")
     return None
 
 
