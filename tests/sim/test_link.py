@@ -145,6 +145,12 @@ def test_a_log_of_another_queue_is_read_but_does_not_replay(tmp_path: Path) -> N
         replay(log, parse_trace(b"1\n", "12"))
 
 
+def test_a_log_without_arrivals_compares_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(LOG.partition("10 +")[0] + "11 # 1504\n")
+    with pytest.raises(TraceError, match="no packet arrives in the log"):
+        replay(read_log(tmp_path / "log"), parse_trace(b"1\n", "12"))
+
+
 def test_what_a_command_line_holds_is_no_header(tmp_path: Path) -> None:
     line = b"# command line: 'sh' '# queue: codel [packets=1]\r\x85 # base timestamp: 7 \xff'\n"
     (tmp_path / "log").write_bytes(line + LOG.encode())

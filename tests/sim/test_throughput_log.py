@@ -102,6 +102,7 @@ def test_fccs_measurements_count_for_five_seconds_each(tmp_path: Path) -> None:
         ("hsdpa", "1 2 3\n", "row 1 has 3 columns"),
         ("hsdpa", "1 2 3 4 5 x\n", "row 1 has 'x' where a time is expected"),
         ("hsdpa", "1 2 3 4 5 0\n", "row 1 has '0' where a time is expected"),
+        ("hsdpa", "5 4000 3 4 5 9\n1 0 3 4 5 9\n", "row 2 has '0' where a later time"),
         ("hsdpa", "1 2 3 4 -5 9\n", "row 1 has '-5' where a number of bytes is expected"),
         ("iperf3", "{}", "it has no 'intervals'"),
         ("iperf3", "0,5\n1,6\n", "distrlcc trace --from csv"),
@@ -121,6 +122,9 @@ def test_fccs_measurements_count_for_five_seconds_each(tmp_path: Path) -> None:
         ("genet", '{"timestamps": [0, 1], "bandwidths": [5, "x"]}', "'x'"),
         ("genet", '{"timestamps": [0, 1], "bandwidths": [5, 6], "loss": 5}', "a loss is not"),
         ("genet", '{"timestamps": [0, 1], "bandwidths": [5], "delays": [-1]}', "a delay is not"),
+        ("genet", '{"timestamps": [0, 1], "bandwidths": [5, 6], "loss": [0, 1]}', "other types"),
+        ("genet", '{"timestamps": [0, 1], "bandwidths": [5], "delays": [[1]]}', "other types"),
+        ("genet", 2 * '{"timestamps": [0, 1], "bandwidths": [5, 6]}\n', "2 traces; keep one"),
         ("alphartc", '{"uplink": {}}', "neither uplink nor downlink"),
         ("alphartc", '{"uplink": {"trace_pattern": [{"capacity": 1}]}}', "it has no 'duration'"),
     ],
@@ -303,6 +307,13 @@ def test_logs_of_a_real_iperf3(real_logs: Path) -> None:
 
 GENET: dict[str, Any] = {"timestamps": [0, 1, 3], "bandwidths": [5, 6, 7], "delays": [20, 30, 30]}
 GENET |= {"loss": 0.01, "queue": 30, "delay_noise": 2}
+
+
+def test_time_between_the_rows_of_hsdpa_is_said(tmp_path: Path) -> None:
+    rows = ("1 0 59.8 10.7 100000 1000\n", "2 1000 59.8 10.7 100000 1000\n")
+    assert _log(tmp_path, "".join(rows), "hsdpa").notes == ()
+    late = rows[1].replace("2 1000 ", "90 99000 ")
+    assert _log(tmp_path, rows[0] + late, "hsdpa").notes == ("97 s that no row has are left out",)
 
 
 def test_genets_traces(tmp_path: Path) -> None:

@@ -234,6 +234,8 @@ def replay(log: Log, trace: Trace) -> Replay:
             f"the log holds the packets of port {log.port} alone, which does not replay; give the "
             "link's whole log"
         )
+    if all(event[1] != "+" for event in log.events):
+        raise TraceError("no packet arrives in the log, so that there is nothing to compare")
     queue: DropTail = (DropHead if log.queue == "drophead" else DropTail)(log.packets, log.bytes)
     found: list[tuple[int, str, int, int]] = []
     times = (trace.times_ns // 1_000_000).tolist()

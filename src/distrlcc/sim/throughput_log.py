@@ -6,7 +6,7 @@ A sender that filled its link measured the link; any other's trace is only what 
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,15 +127,18 @@ def _fcc(data: bytes) -> ThroughputLog:
 def _hsdpa(data: bytes) -> ThroughputLog:
     """Read Unix time, ms since the start, latitude, longitude, bytes, ms that they took."""
     lines = [(k, line.split()) for k, line in enumerate(_text(data).split("\n"), 1) if line.strip()]
-    received, took = [], []
+    received, took, since = list[float](), list[float](), list[float]()
     for number, words in lines:
         if len(words) != 6:
             raise ValueError(f"row {number} has {len(words)} columns")
         received.append(number_in(words[4], number, "a number of bytes", 0))
         took.append(number_in(words[5], number, "a time", 1 if received[-1] else 0))
+        since.append(number_in(words[1], number, "a later time", max([*since[-1:], 0])))
     some = np.array(took) > 0
     lengths = np.array(took)[some] * 1e-3
-    return ThroughputLog(lengths, np.array(received)[some] * 8e-6 / lengths)
+    left = 1e-3 * (since[-1] - since[0]) - lengths.sum()
+    notes = (f"{left:g} s that no row has are left out",) * bool(left > 0.1 * lengths.sum())
+    return ThroughputLog(lengths, np.array(received)[some] * 8e-6 / lengths, notes=notes)
 
 
 def _objects(data: bytes) -> Iterator[dict[str, Any]]:
@@ -154,6 +157,14 @@ def _objects(data: bytes) -> Iterator[dict[str, Any]]:
         if not isinstance(found, dict):
             raise ValueError(f"it has {str(found)[:40]!r} where an object is expected")
         yield found
+
+
+def _only(data: bytes) -> dict[str, Any]:
+    """Return the one JSON object of a file; raises ValueError if there is more."""
+    found, *others = _objects(data)
+    if others:
+        raise ValueError(f"it has {1 + len(others)} traces; keep one")
+    return found
 
 
 def _iperf3(data: bytes) -> ThroughputLog:
@@ -215,14 +226,15 @@ def _number(found: dict[str, Any], key: str) -> float:
 
 def _genet(data: bytes) -> ThroughputLog:
     """Read s, Mbit/s, one-way ms, loss and packets; the last time is the end (Genet's `Trace`)."""
-    found = next(_objects(data))
+    found = _only(data)
     times, rates = (np.array(found[key], float) for key in ("timestamps", "bandwidths"))
     if len(rates) not in (1, len(times), len(times) - 1):
         raise ValueError(f"it has {len(times)} timestamps and {len(rates)} bandwidths")
     lengths = np.diff(np.append(0.0, times[len(times) > 1 :]))
 
-    def held(column: Any) -> FloatArray:  # the last value holds on
-        return np.pad(np.array(column, float), (0, len(lengths)), "edge")[: len(lengths)]
+    def held(column: Iterable[float]) -> FloatArray:  # the last value holds on
+        numbers = np.array([float(value) for value in column])
+        return np.pad(numbers, (0, len(lengths)), "edge")[: len(lengths)]
 
     loss, delays = found.get("loss"), found.get("delays")
     return ThroughputLog(
@@ -237,14 +249,14 @@ def _genet(data: bytes) -> ThroughputLog:
 
 def _alphartc(data: bytes) -> ThroughputLog:
     """Read ms, kbit/s, loss and round trips, ms, of the uplink, or of a downlink alone."""
-    found = next(_objects(data))
+    found = _only(data)
     ways = {way: (found.get(way) or {}).get("trace_pattern") for way in ("uplink", "downlink")}
     way, rows = next(((way, rows) for way, rows in ways.items() if rows), ("", []))
     if not rows:
         raise ValueError("neither uplink nor downlink has a trace_pattern")
 
     def column(key: str) -> FloatArray | None:
-        return np.array([row[key] for row in rows], float) if any(key in r for r in rows) else None
+        return np.array([float(row[key]) for row in rows]) if any(key in r for r in rows) else None
 
     rtt, jitter = column("rtt"), column("jitter")
     return ThroughputLog(
