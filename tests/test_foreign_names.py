@@ -170,6 +170,21 @@ def test_lines_of_others_are_answered(
     assert says in capsys.readouterr().err
 
 
+def test_what_counts_otherwise_there_is_said() -> None:
+    """The squared error of values is halved, as in a2c_ppo_acktr; time and episodes are others."""
+    said = {(project, name): ours for project, name, ours in NAMES}
+    for project, name in (
+        ("CleanRL", "vf_coef"),
+        ("rsl_rl and rl_games", "critic_coef"),
+        ("DD-PPO", "value_loss_coef"),
+        ("DI-engine", "value_weight"),
+        ("DistRLCC", "value_loss_coef"),
+    ):
+        assert said[project, name].startswith("half of `ppo.vf_loss_coeff`"), project
+    assert "3600 for each hour" in said["DistRLCC", "run_hours"]
+    assert "1000 for each episode" in said["Indigo", "max_eps"]
+
+
 def test_flags_of_torchrun_are_real() -> None:
     parser = pkgutil.resolve_name("torch.distributed.run:get_args_parser")()
     flags = {flag for action in parser._actions for flag in action.option_strings}
