@@ -49,6 +49,7 @@ def test_it_answers_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert re.search(r"cubic +0\.\d+", said)
     assert "window, 0 to" in said
+    assert " ".join(said.split()).startswith("rate 20.0 Mbit/s, rtt 40.0 ms, queue 30 packets, bes")
     found = json.loads(out.read_text())
     assert [one["name"] for one in found["senders"]] == ["cubic", "BBRv1"]
     # The command and the TOML that it gives ask the same.
@@ -60,6 +61,15 @@ def test_it_answers_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert load_suite(str(tmp_path / "mine.toml")).scenarios("test")[0] == question.scenario()
 
 
+def test_a_link_in_words_has_units_and_what_counts_alone() -> None:
+    for more, says in (
+        ({"loss": 0.05}, "rate 20.0 Mbit/s, rtt 40.0 ms, queue 100 packets, loss 0.05 %, seconds"),
+        ({"trace": "cellular:3"}, "rtt 40.0 ms, queue 100 packets, trace cellular:3, seconds 10"),
+    ):
+        assert Question(**more).words().startswith(says)
+    assert "beside bbr, beside at 3.0 s, seconds 10.0 s" in Question(beside="bbr").words()
+
+
 def test_what_a_policy_is_not_for_has_its_figures() -> None:
     (card,) = (card for card in gallery({}) if card["name"] == "one")
     assert re.search(r"\d%", card["not_for"])
@@ -68,7 +78,8 @@ def test_what_a_policy_is_not_for_has_its_figures() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["--rate 0", "--queue 0", "--loss -1", "--aqm red", "--beside nobody", "--seconds 100",
+    ["--toml --json -", "--rate 0", "--queue 0", "--loss -1", "--aqm red", "--beside nobody",
+     "--seconds 100",
      "--change-at 4", "--change-rate 4", "--trace nowhere", "--beside cubic --beside-at 20",
      "nobody", "--trace constant:5 --change-at 2 --change-rate 3",
      "--change-at 9 --change-rate 3 --seconds 5", "--beside cubic --seconds 3"],

@@ -127,6 +127,19 @@ class Question:
         """Return the scenario as a file for ``--suite`` and ``check link``."""
         return to_toml(self.scenario())
 
+    def words(self) -> str:
+        """Return the link in a line, with units: a loss here is in percent."""
+        unsaid = {"rate"} if self.trace else set[str]()
+        unsaid |= set() if self.beside else {"beside_at"}
+        said = [each for each in fields(self) if each.name not in unsaid]
+        values = [
+            (each.name, getattr(self, each.name), each.metadata.get("unit", "")) for each in said
+        ]
+        words = (
+            f"{k.replace('_', ' ')} {value} {unit}".strip() for k, value, unit in values if value
+        )
+        return ", ".join(words)
+
     def command(self, senders: Sequence[str]) -> str:
         """Return the ``distrlcc try`` that asks the same."""
         pairs = ((f"--{k.replace('_', '-')}", v) for k, v in told(self))
