@@ -101,6 +101,14 @@ def test_a_links_target_is_written_and_the_link_stays(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
+def test_a_commands_own_words_are_not_looked_at(tmp_path: Path) -> None:
+    trace = tmp_path / "a.trace"
+    trace.write_text("1\n")
+    words = ["emulate", "--up", str(trace), "--down=12", f"--log={tmp_path / 'l'}", "echo", "--log"]
+    args = find("emulate")[0].read([*words[1:], str(trace), str(trace)])
+    assert args.command == ["echo", "--log", str(trace), str(trace)]
+
+
 def test_what_is_no_regular_file_is_written_into(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -125,14 +133,21 @@ def test_a_device_stays_a_device(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    "command", ["export {} --onnx {}", "trace {} --out {}", "plot {} --out {}"]
+    "command",
+    [
+        *("export {} --onnx {}", "trace {} --out {}", "plot {} --out {}"),
+        *("evaluate cubic --trace {} --json={}", "emulate --up {} --down 12 --log {} true"),
+        "emulate --up 12 --down {} --log-port 9 {} true",
+        "emulate --up 12 --down 12 --log {} --log-down {} true",
+    ],
 )
 def test_what_is_read_is_not_written_over(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
 ) -> None:
     path = tmp_path / "a.svg"
     path.write_text("precious")
-    assert main(command.format(path, path).split()) == 2
+    (tmp_path / "link").symlink_to("a.svg")
+    assert main(command.format(path, tmp_path / "link").split()) == 2
     assert "is the file that is read" in capfd.readouterr().err
     assert path.read_text() == "precious"
 

@@ -102,7 +102,7 @@ def _logs(args: Namespace) -> tuple[list[tuple[Path, int | None]], list[tuple[Pa
             raise ConfigError(f"--log-port {port} {file}: expected a port from 1 to 65535 first")
         up.append((Path(file), int(port)))
     down: list[tuple[Path, int | None]] = [] if args.log_down is None else [(args.log_down, None)]
-    paths = [path for path, _ in (*up, *down)]
+    paths = [path.resolve() for path, _ in (*up, *down)]
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"{path} cannot hold two logs; name two files")

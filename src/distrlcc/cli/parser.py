@@ -39,6 +39,7 @@ import difflib
 import importlib
 import json
 import math
+import os
 import re
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -198,6 +199,8 @@ class Parser(argparse.ArgumentParser):
         if last.nargs == argparse.REMAINDER:  # another command, with flags of its own
             words = words[: len(words) - len(getattr(found, last.dest))]
         found.flags |= {word.partition("=")[0] for word in words if word.startswith("--")}
+        if found.flags & _WRITTEN:
+            _check_written(words)
         if rest and rest[0] in words and not self._in_any_order:
             before = words[: words.index(rest[0])]
             flag = next((word for word in reversed(before) if word.startswith("-")), "")
@@ -268,6 +271,19 @@ class Parser(argparse.ArgumentParser):
         if words[place] not in commands:
             raise unknown_name("command", words[place], commands)
         return words[place]
+
+
+_WRITTEN = {"--json", "--out", "--plot", "--onnx", "--log", "--log-down", "--log-port"}
+
+
+def _check_written(words: Sequence[str]) -> None:
+    """Raise ConfigError if a file that would be written is named by another word, too."""
+    paths = [os.path.realpath(word.partition("=")[2] or word) for word in words]
+    for k, word in enumerate(words):
+        before = {word.partition("=")[0], *words[max(k - 1, 0) : k]}
+        before |= {"--log-port"} & {*words[max(k - 2, 0) : k]}
+        if before & _WRITTEN and os.path.isfile(paths[k]) and paths.count(paths[k]) > 1:
+            raise ConfigError(f"{paths[k]} is the file that is read; write to another")
 
 
 def assignments(args: argparse.Namespace) -> list[str]:
