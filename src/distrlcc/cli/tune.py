@@ -129,7 +129,14 @@ def _tune_config(args: Namespace, command: str) -> TuneConfig:
     # What each member trains.
     if args.recipe is None:
         raise ConfigError("no recipe; expected a name of 'distrlcc list recipes', before --set")
-    config = replace(override(recipe(args.recipe), assignments(args)), max_seconds=0.0)
+    settings = assignments(args)
+    lost = {"max_seconds": "a member lasts for --updates, not for a time"}
+    lost |= {"total_steps": "--updates says that"} if args.updates is not None else {}
+    lost |= {text.partition("=")[0].strip(): "it is tuned" for text in args.space}
+    for key in (text.partition("=")[0].strip() for text in settings):
+        if key in lost:
+            raise ConfigError(f"--set {key} would be ignored: {lost[key]}; leave it out")
+    config = replace(override(recipe(args.recipe), settings), max_seconds=0.0)
     if args.updates is not None:
         config = replace(config, total_steps=args.updates * steps_per_update(config))
     args.run, args.space = config, tuple(args.space)
