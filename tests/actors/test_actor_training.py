@@ -184,7 +184,7 @@ def test_an_update_that_is_interrupted_is_undone(config: RunConfig, minibatches:
         asked += 1
         return asked > minibatches
 
-    group, stats = Alone(Stopper()), CollectStats()
+    group, stats = Alone(Stopper()), CollectStats(steps=float(rollout.samples))
     _source(training).reducer.interrupted = interrupted
     assert group.update(training, rollout, stats) is None
     assert asked == minibatches + 1

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from distrlcc.actors.start import actor_state
+from distrlcc.cli import main as cli
 from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.parallel.start import TrainJob
 from distrlcc.recipes.registry import recipe
+from distrlcc.runs.metrics_log import read_metrics
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_state import env_run, rehearse
 from distrlcc.runs.source import Share
@@ -46,6 +48,23 @@ def test_a_resume_is_bit_identical(network: str) -> None:
         same(first, second, {key for key in first if "second" in key or "share_" in key})
     same(whole.learner.state_dict(), resumed.learner.state_dict())
     assert 0 < whole.counters.steps < 4 * 16 * 24
+
+
+def test_nothing_is_learned_while_no_agent_has_begun(tmp_path: Path) -> None:
+    suite = tmp_path / f"{'late' * 20}.toml"
+    agent = "{scheme = 'agent', start_s = 0.3}"
+    link = "name = 'late'\nduration_s = 0.5\nlink = {rate_mbps = 9.0}\n"
+    suite.write_text(f"{link}flows = [{agent}, {agent}]\n")
+    late = ["env.agents=2", "env.stagger=false", f"env.suites=['{suite}']", "env.suite_weights=[]"]
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        settings = [*SMALL.split(), *late, "total_steps=600", "distributed.straggler_share=0"]
+        command = ["train", "quickstart", "--processes", str(processes), "--out", str(out)]
+        assert cli.main([*command, "--no-tensorboard", "--set", *settings]) == 0
+        rows = [row for row in read_metrics(out / "metrics.jsonl") if "steps" in row]
+        assert rows[-1]["steps"] >= 600
+        assert [("entropy" in row) for row in rows] == [row["steps_per_second"] > 0 for row in rows]
+        assert "entropy" not in rows[0]
 
 
 def test_processes_share_whole_links() -> None:

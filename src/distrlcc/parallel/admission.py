@@ -21,7 +21,7 @@ from distrlcc.runs.stopper import Stopper
 TOKEN = "DISTRLCC_TOKEN"  # environment variable with the secret
 _SHORTEST = 16
 _RUN = "nonce"
-_Name = Annotated[str, msgspec.Meta(max_length=64)]
+_Name = Annotated[str, msgspec.Meta(max_length=1 << 13)]  # it may hold a file's path
 Identity = dict[_Name, Annotated[str, msgspec.Meta(max_length=1 << 20)]]
 
 

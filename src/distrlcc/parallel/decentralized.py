@@ -143,8 +143,10 @@ class ElasticGroup:
                     return None
                 # Learn; a rank without a batch takes part in every exchange.
                 agreed = self._learn(state, safe, batch, stats, collected - self._started)
-                # Nobody has anything: they end. Those that went back will have.
-                if agreed.finite and not agreed.stats.steps and not quorum.anew:
+                # Nobody has a row: they end. Those that went back will have. In rows without a step
+                # no agent ran.
+                found = agreed.stats.steps or any(self._paces)
+                if agreed.finite and not found and not quorum.anew:
                     return None
                 self._learned = True
             except InterruptedUpdateError:

@@ -89,11 +89,13 @@ def learn(state: RunState, batch: Any, stats: CollectStats) -> Agreed | None:
         if stats.late_share > MOST_LATE_LEARNED:
             agreed = replace(agreed, stats=replace(stats, late_batches=1.0), learned=False)
             agreed.events.append(f"refused: {late(stats.late_share)}")
-        elif not stats.flaw:
+        elif stats.flaw:
+            raise NotFiniteError(f"a statistic is not finite: {stats.flaw}")
+        elif stats.steps:
             with np.errstate(all="ignore"):  # what is not finite is refused
                 agreed.metrics = updated(state, batch)
         else:
-            raise NotFiniteError(f"a statistic is not finite: {stats.flaw}")
+            agreed.learned = False  # no agent has begun, or all have ended
     except InterruptedUpdateError:
         state.learner.undo_update(before)
         return None
