@@ -86,4 +86,7 @@ def test_minibatches_without_an_agent_are_steps_of_no_weight() -> None:
     learner = PPO(PPOConfig(minibatch_size=1, num_epochs=1), spec)
     metrics = learner.update(dataclasses.replace(rollout))
     assert all(np.isfinite(value) for value in metrics.values())
-    assert all(np.isfinite(array).all() for array in learner.weights().arrays.values())
+    weights = learner.weights()
+    assert all(np.isfinite(array).all() for array in weights.arrays.values())
+    learner.optimizer.step(None, 0, 1e-3, None)
+    same_weights(weights, learner.weights())

@@ -15,7 +15,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.learn.collect import Collector
 from distrlcc.learn.config import DaggerConfig, PPOConfig
 from distrlcc.learn.dagger import Dagger
-from distrlcc.learn.learner import NotFiniteError
+from distrlcc.learn.learner import NotFiniteError, Spread
 from distrlcc.learn.model import Learner
 from distrlcc.learn.ppo import PPO
 from distrlcc.learn.rollout import Rollout
@@ -87,11 +87,12 @@ class ThreadReducer:
         self.barrier.wait(20)
         return parts
 
-    def mean_gradient(self, gradient: torch.Tensor, weight: float) -> None:
+    def mean_gradient(self, gradient: torch.Tensor, weight: float) -> Spread:
         self.exchanges += 1
         parts = self._all((gradient.clone(), weight))
         total = max(sum(w for _, w in parts), 1e-9)
         gradient.copy_(sum((g * (w / total) for g, w in parts), torch.zeros(())))
+        return Spread(0.0, 0.0, total)  # none: the noise scale is no concern here
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.sum(self._all(values.copy()), axis=0))

@@ -70,8 +70,10 @@ class FlatAdam:
         self.noise.add(spread, float(norm) ** 2)
         if grad_clip:
             self._gradient.mul_((grad_clip / (norm + 1e-6)).clamp(max=1.0))
-        self._optimizer.param_groups[0]["lr"] = lr
-        self._optimizer.step()
+        # Where no rank has a sample momentum alone would step.
+        if alone or weight or (spread is not None and spread.samples >= 1.0):
+            self._optimizer.param_groups[0]["lr"] = lr
+            self._optimizer.step()
         if alone:
             self._steps, self._samples = self._steps + 1, self._samples + weight
             if self._steps >= self._reducer.sync_every:
