@@ -62,6 +62,22 @@ def test_clipping_stops_the_gradient() -> None:
         assert (norm.item() > 0) == moves  # ratio 3.3: only a bad action is still pushed down
 
 
+@pytest.mark.parametrize(("bound", "beyond"), [(-5.0, -1.0), (2.0, 1.0)])
+def test_a_deviation_that_has_met_its_bound_comes_back(bound: float, beyond: float) -> None:
+    learner = PPO(PPOConfig(), make_spec("track"))
+    log_std = learner.network.log_std
+    assert log_std is not None
+    found = []
+    for sign in (beyond,) * 40 + (-beyond,) * 40:
+        distribution = learner.network.distribution(torch.zeros(1, 1, 1))
+        loss = -sign * distribution.entropy().mean()
+        learner.optimizer.step(loss, 1, lr=0.3, grad_clip=None)
+        found.append(log_std.item())
+    assert found[39] == bound
+    assert all(-5.0 <= each <= 2.0 for each in found)
+    assert abs(found[-1] - bound) > 1.0
+
+
 PLAIN = {"use_critic": False, "use_gae": False, "gamma": 0.0, "use_kl_loss": True}
 LSTM = {"kind": "lstm", "hidden": (8,)}
 MIN_GRU = {"kind": "mingru", "hidden": (8,)}

@@ -14,6 +14,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from distrlcc.learn.learner import NotFiniteError, Reducer
 from distrlcc.learn.scaling import NoiseScale
+from distrlcc.policy.network import PolicyNetwork
+from distrlcc.policy.numpy_policy import LOG_STD_RANGE
 
 _LEAST_WEIGHT = 1e-3
 
@@ -48,6 +50,8 @@ class FlatAdam:
         self.noise = NoiseScale()
         self._steps, self._samples = 0, 0.0  # of this rank alone, since the last average
         self._optimizer = Adam([self.flat], weight_decay=weight_decay, fused=True)
+        found = [part.log_std for part in network.modules() if isinstance(part, PolicyNetwork)]
+        self._log_stds = [log_std.data for log_std in found if log_std is not None]
 
     def step(
         self, loss: Tensor | None, weight: float, lr: float, grad_clip: float | None
@@ -74,6 +78,8 @@ class FlatAdam:
         if alone or weight or (spread is not None and spread.samples >= 1.0):
             self._optimizer.param_groups[0]["lr"] = lr
             self._optimizer.step()
+            for log_std in self._log_stds:  # beyond its bounds it would have no gradient any more
+                log_std.clamp_(*LOG_STD_RANGE)
         if alone:
             self._steps, self._samples = self._steps + 1, self._samples + weight
             if self._steps >= self._reducer.sync_every:
