@@ -69,6 +69,9 @@ class VecLink(VecEnv):
     ) -> None:
         """Take N and the environment's configuration; ``changes`` are as `make_vec` takes them."""
         self.links = make_vector_env(num_envs, config, **changes)
+        if self.links.agents > 1:
+            why = "it has no mask; VecLink.info['active'] tells which the next actions are for"
+            warnings.warn(f"SB3 learns from rows in which no agent runs, too: {why}", stacklevel=2)
         self.info: dict[str, Any] = {}
         """Infos of the newest step, all links'; ``infos`` have only what SB3 reads."""
         self._actions: NDArray[Any] = np.zeros(0)

@@ -15,7 +15,7 @@ import torch
 
 from distrlcc.cli.main import main
 from distrlcc.env.config import EnvConfig
-from distrlcc.env.rewards import PARTS
+from distrlcc.env.rewards import PARTS, RewardConfig
 from distrlcc.env.vector import LinkVectorEnv
 from distrlcc.errors import PolicyFileError
 from distrlcc.library import evaluate, load_policy
@@ -72,6 +72,12 @@ def test_a_model_of_sb3_is_trained_on_many_links_and_becomes_a_policy(
     assert main([*words, "--set", "action=fine"]) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert re.search(r"model\.zip: \S+ has shape .* give --set with the observation", line)
+    with pytest.warns(match="learns from rows in which no agent runs"):
+        VecLink(4, suites=("shared",), agents=4)
+    # Where it was shown a preference, its file says so.
+    told = VecLink(2, reward=RewardConfig(delay_weights=(0.05, 5.0)))
+    told.save_policy(sb3.PPO("MlpPolicy", told, n_steps=4, batch_size=8), own.with_name("told"))
+    assert load_policy(own.with_name("told"), prefer=0.2).preference == 0.2
     # It acts as the model does.
     observation: Any = links.reset()
     for _ in range(30):

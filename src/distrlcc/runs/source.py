@@ -147,18 +147,16 @@ def spaces_of(env: LinkVectorEnv) -> Spaces:
 
 def policy_spec(config: RunConfig, env: LinkVectorEnv) -> PolicySpec:
     """Return the spec of the policy that a run trains on an environment."""
-    prices = config.env.reward.delay_weights
-    options = {PREFERENCE: "0.5", DELAY_WEIGHTS: " ".join(map(str, prices))} if prices else {}
-    return spec_in(spaces_of(env), config, options)
+    return spec_in(spaces_of(env), config)
 
 
-def spec_in(
-    spaces: Spaces, config: RunConfig | ImitateConfig, options: dict[str, str] | None = None
-) -> PolicySpec:
+def spec_in(spaces: Spaces, config: RunConfig | ImitateConfig) -> PolicySpec:
     """Return the spec of a configuration's policy in some spaces."""
     env, parts = config.env, asdict(spaces) | asdict(config.network)
     parts |= {"step_ms": env.step_ms, "interval_rtts": env.interval_rtts or None}
-    return PolicySpec(**parts, pacing=env.pacing, guard=env.guard, options=options or {})
+    prices = env.reward.delay_weights
+    options = {PREFERENCE: "0.5", DELAY_WEIGHTS: " ".join(map(str, prices))} if prices else {}
+    return PolicySpec(**parts, pacing=env.pacing, guard=env.guard, options=options)
 
 
 def new_rollout(config: RunConfig, spec: PolicySpec, environments: int) -> Rollout:
