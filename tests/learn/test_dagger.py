@@ -102,3 +102,7 @@ def test_loss_by_hand() -> None:
     metrics = learner.update(rollout)
     assert metrics["imitation_loss"] == pytest.approx(-(np.log(0.2) + np.log(0.5)) / 2)
     assert metrics["imitation_accuracy"] == 0.5
+    continuous = make_spec("track")
+    rollout = Rollout.allocate(continuous, 1, 2)
+    rollout.steps = 1
+    assert "imitation_accuracy" not in Dagger(TOY, continuous).update(rollout)

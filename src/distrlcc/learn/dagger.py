@@ -137,9 +137,9 @@ class Dagger(Learner):
         staleness = float(self.version - rollout.version)
         self.version += 1
         self._env_steps += int(samples)
-        return {
+        hits = {"imitation_accuracy": accuracy} if self.spec.action_kind == "discrete" else {}
+        return hits | {
             "imitation_loss": loss,
-            "imitation_accuracy": accuracy,
             "epochs": float(epochs),
             "dataset_samples": total,
             "lr": lr,

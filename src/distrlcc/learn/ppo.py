@@ -158,7 +158,7 @@ class PPO(Learner):
         # What the next update starts from, and what this one was like.
         self.absorb(agreed[len(sums) :])
         means = self.means(_METRICS, metric_sums)
-        self._adapt_kl_coeff(means["kl"])
+        means |= self._adapted_kl_coeff(means["kl"])
         staleness = float(self.version - rollout.version)
         self.version += 1
         self._env_steps += int(samples)
@@ -171,7 +171,6 @@ class PPO(Learner):
             "gradient_norm": float(norm),
             "lr": lr,
             "entropy_coeff": entropy_coeff,
-            "kl_coeff": self._kl_coeff,
             "staleness": staleness,
         }
 
@@ -284,14 +283,15 @@ class PPO(Learner):
         *totals, count = self.reducer.sum(sums.double().numpy()).tolist()
         return {name: t / max(count, 1.0) for name, t in zip(names, totals, strict=True)}
 
-    def _adapt_kl_coeff(self, kl: float) -> None:
+    def _adapted_kl_coeff(self, kl: float) -> dict[str, float]:
         """Adapt the penalty's weight as RLlib does; the paper's section 4 has factors of 2."""
         if not self.config.use_kl_loss:
-            return
+            return {}
         if kl > 2.0 * self.config.kl_target:
             self._kl_coeff *= 1.5
         elif kl < 0.5 * self.config.kl_target:
             self._kl_coeff *= 0.5
+        return {"kl_coeff": self._kl_coeff}
 
     def _adapt_lr(self, kl: float, lr: float) -> float:
         """Return the learning rate after a minibatch's KL, by rsl_rl's and rl_games' rule."""
