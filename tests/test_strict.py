@@ -468,6 +468,8 @@ def test_a_key_that_another_one_hides_is_refused() -> None:
                 hidden = replace(hidden, **{field.name: value})
         with pytest.raises(ConfigError, match=f"^{field.name} has no effect while"):
             config.check_shown(hidden)
+    with pytest.raises(ConfigError, match=r"is 'shared': change distributed\.batch, too"):
+        config.override(recipe("aurora"), ["distributed.warm_up=3"])
     with pytest.raises(ConfigError, match=r"set ppo\.lr_schedule=none, too, or leave ppo.lr out"):
         config.override(recipe("aurora"), ["ppo.lr=1e-4"])
     found = config.override(recipe("aurora"), ["ppo.lr=1e-4", "ppo.lr_schedule=none"])
@@ -496,7 +498,9 @@ def test_no_recipe_has_a_key_that_another_one_hides(
     assert "env.reward.loss_weight has no effect while" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("whole", [recipe("imitation"), recipe("quickstart"), ImitateConfig()])
+@pytest.mark.parametrize(
+    "whole", [*map(recipe, ("imitation", "quickstart", "aurora", "indigo")), ImitateConfig()]
+)
 def test_a_key_that_another_section_makes_idle_is_refused(whole: Any) -> None:
     assert whole.idle()
     for idle in whole.idle():

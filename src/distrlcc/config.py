@@ -130,7 +130,8 @@ def check_read(config: DataclassInstance, name: str, *, prefix: str = "") -> Non
         value = getattr(config, other)
         if hides(value):
             # The default, or the other one of two, lets it show; if neither does, a user knows.
-            free = [each for each in (_default(known[other]), not value) if not hides(each)]
+            others = (_default(known[other]), *([not value] if isinstance(value, bool) else ()))
+            free = [each for each in others if not hides(each)]
             shown = NONE if free and free[0] is None else f"{free and free[0]}".lower()
             remedy = f"set {prefix}{other}={shown}" if free else f"change {prefix}{other}"
             raise ConfigError(

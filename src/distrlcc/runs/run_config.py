@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from distrlcc.config import check_fields, check_values, hidden
+from distrlcc.env.actions import ACTIONS
 from distrlcc.env.config import MAX_ENVS, UNDISTURBED, EnvConfig
 from distrlcc.env.rewards import OUTCOMES
 from distrlcc.errors import ConfigError, once, unknown_name
@@ -39,6 +40,13 @@ class NetworkConfig:
         if self.kind == "mlp":
             why = "as it stands behind a recurrent layer; or take network.kind=mingru"
             check_values(self, {"post_hidden": 0}, why, prefix="network.")
+
+
+def _idle_activation(network: NetworkConfig) -> dict[str, str]:
+    """Return why the dense layers' activation has no effect, as `RunConfig.idle` does."""
+    bare = network.kind in ("lstm", "mingru") and len(network.hidden) == 1
+    why = "as a recurrent layer alone has no dense one"
+    return {"network.activation": why} if bare and not network.post_hidden else {}
 
 
 @dataclass(frozen=True)
@@ -314,7 +322,10 @@ class RunConfig:
 
     def idle(self) -> dict[str, str]:
         """Return why a key, or a section, has no effect because of another section."""
-        idle = {"alarm": "as DAgger has no alarm"} if self.dagger is not None else {}
+        idle = _idle_activation(self.network)
+        idle |= {"alarm": "as DAgger has no alarm"} if self.dagger is not None else {}
+        if ACTIONS[self.env.action].kind == "continuous":
+            idle["alarm.entropy_bound"] = "as the entropy of continuous actions has no bound"
         section = "ppo" if self.dagger is None else "dagger"
         return idle | ({f"{section}.sequence_length": _DENSE} if self.network.kind == "mlp" else {})
 
@@ -387,6 +398,7 @@ class ImitateConfig:
         why = "as the data set is what is learned from, and links are for scores alone"
         names = (*UNDISTURBED, "stagger", "episode_s", "rooms", "world")
         idle = {f"env.{name}": why for name in names}
+        idle |= _idle_activation(self.network)
         return idle | ({"imitation.burn_in": _DENSE} if self.network.kind == "mlp" else {})
 
     def over(self, update: int, steps: int) -> str:
