@@ -204,6 +204,8 @@ def test_the_learning_rate_follows_the_kl_and_is_kept() -> None:
     assert "adapted_lr" not in _watched()[0].state_dict()
     with pytest.raises(ConfigError, match=r"lr_schedule is .* as the rate adapts to desired_kl"):
         PPOConfig(desired_kl=0.01, lr_schedule=((0, 1e-3),))
+    with pytest.raises(ConfigError, match=r"lr is 0\.05: expected"):
+        PPOConfig(desired_kl=0.01, lr=0.05)
     for name in ("target_kl", "desired_kl"):
         with pytest.raises(ConfigError, match=f"{name} is 0: expected more than 0"):
             PPOConfig(**dict[str, Any]({name: 0}))

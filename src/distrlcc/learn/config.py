@@ -24,6 +24,7 @@ LEARNERS: Registry[Any] = Registry("learner", {}, having(_LEARNER, made=False))
 Ours are chosen by their sections."""
 
 LRRule = Literal["sqrt", "linear", "none"]  # see `distrlcc.learn.scaling.Scale`
+LR_RANGE = 1e-5, 1e-2  # rsl_rl's, of `PPOConfig.desired_kl`
 Schedule = tuple[tuple[int, float], ...]
 """Points ``(environment step, value)`` in order: linear between them, constant outside."""
 
@@ -115,7 +116,7 @@ class PPOConfig:
     normalize_advantages: bool = True
     """Scale advantages to mean 0 and variance 1, over all ranks."""
     normalize_observations: bool = True
-    """Scale observations by running moments."""
+    """Scale observations by running moments. Scaled or not, they are clipped to ±10."""
     rollout_length: int = 64
     """Steps of each environment between two updates."""
     sequence_length: int = 16

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from distrlcc.learn.config import AlarmConfig, PPOConfig, scheduled
+from distrlcc.learn.config import LR_RANGE, AlarmConfig, PPOConfig, scheduled
 from distrlcc.learn.learner import Reducer
 from distrlcc.learn.minibatches import Batch, batch_of, plan_minibatches
 from distrlcc.learn.model import Learner
@@ -32,7 +32,7 @@ Float32 = NDArray[np.float32]
 
 _PRIVILEGED_WIDTH = 64
 _STOP_FACTOR = 1.5  # SB3's: an update stops at a KL of so many `PPOConfig.target_kl`
-_LR_FACTOR, _LR_RANGE = 1.5, (1e-5, 1e-2)  # rsl_rl's, of `PPOConfig.desired_kl`
+_LR_FACTOR = 1.5  # rsl_rl's, of `PPOConfig.desired_kl`
 _METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
@@ -295,7 +295,7 @@ class PPO(Learner):
 
     def _adapt_lr(self, kl: float, lr: float) -> float:
         """Return the learning rate after a minibatch's KL, by rsl_rl's and rl_games' rule."""
-        desired, (least, most) = self.config.desired_kl, _LR_RANGE
+        desired, (least, most) = self.config.desired_kl, LR_RANGE
         if desired is None:
             return lr
         if kl > 2.0 * desired:
