@@ -66,6 +66,9 @@ def test_weights_are_copies_and_fit() -> None:
     again = PPO(PPOConfig(normalize_observations=False), make_spec(), 99)
     again.load_weights(weights)
     same_weights(again.weights(), weights, rtol=1e-6)
+    again.moments(seen)
+    with pytest.warns(match="observations beyond 10 count as 10, as normalize_observations is"):
+        again.moments(100 * seen)
     weights.arrays["policy_head.bias"][:] = 7.0
     assert model.network.get_parameter("policy_head.bias").abs().max() == 0
     other = _model(hidden=(16,)).weights()

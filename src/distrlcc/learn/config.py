@@ -139,6 +139,7 @@ class PPOConfig:
         if self.desired_kl is not None:
             why = "as the rate adapts to desired_kl; or set that none"
             check_values(self, {"lr_schedule": None}, why)
+            check_fields(self, "lr", *LR_RANGE)  # where the rule would take it at once
         check_schedule("lr_schedule", self.lr_schedule)
         check_schedule("entropy_coeff_schedule", self.entropy_coeff_schedule)
 
@@ -162,7 +163,7 @@ class FitConfig:
     """Steps in a row that are drawn together, through which a recurrent layer's gradient flows."""
     normalize_observations: bool = True
     """Scale observations by their moments: DAgger's run on, cloning's are of the training
-    episodes."""
+    episodes. Scaled or not, they are clipped to ±10."""
 
     def __post_init__(self) -> None:
         check_fields(self, "minibatch_size sequence_length", 1)

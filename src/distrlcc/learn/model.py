@@ -1,6 +1,7 @@
 """Base of every learner: a policy under training, with its optimizer, normaliser and version."""
 
 import ctypes
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from distrlcc.learn.learner import LocalReducer, Reducer, Weights
 from distrlcc.learn.minibatches import Batch
 from distrlcc.learn.scaling import Scale
 from distrlcc.policy.network import Categorical, Gaussian, build_network
-from distrlcc.policy.normalizer import Normalizer, normalize
+from distrlcc.policy.normalizer import CLIP, Normalizer, normalize
 from distrlcc.policy.spec import PolicySpec, expected_shapes
 from distrlcc.seeding import stream_key
 
@@ -89,6 +90,14 @@ class Learner(ABC):
         """Return what ranks add up of their raw observations ``[..., D]``, ``[3 * D]``."""
         local = Normalizer(self.spec.observation_size)
         local.update(obs)
+        mean, std = self.normalizer.arrays()
+        plain = not self.config.normalize_observations
+        if plain and (np.abs(obs - mean) > CLIP * std).any():  # said once
+            warnings.warn(
+                f"observations beyond {CLIP:g} count as {CLIP:g}, as normalize_observations is "
+                "false: scale them where they are made, or set it true",
+                stacklevel=2,
+            )
         # Ranks' moments about a mean they share add up.
         shift = local.mean - self.normalizer.mean
         count = np.full_like(shift, local.count)
