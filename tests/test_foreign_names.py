@@ -277,3 +277,9 @@ def test_arguments_of_sb3s_ppo_are_all_there() -> None:
     left_out = {"policy", "env", "rollout_buffer_class", "rollout_buffer_kwargs"}
     left_out |= {"stats_window_size"}
     assert arguments - left_out - theirs("Stable-Baselines3") - OURS == set()
+
+
+def test_a_weight_of_half_the_squared_error_is_half_of_it_here() -> None:
+    halves = {"CleanRL": "vf_coef", "DD-PPO": "value_loss_coef", "DI-engine": "value_weight"}
+    for project, name in {**halves, "rsl_rl and rl_games": "critic_coef"}.items():
+        assert PROJECTS[project][name].startswith("`ppo.vf_loss_coeff`, half of it: "), project
