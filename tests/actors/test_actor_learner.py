@@ -121,7 +121,9 @@ def test_a_run_learns_and_writes_what_it_did(
     assert json.loads((out / "versions.json").read_text())["resumed"] == []
     policy = NumpyPolicy.load(out / "policy.safetensors")
     assert policy.notes["update"] == counters.best_update
-    first, *said = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert f"an update learns from {WORKERS * ENVS} environments of workers, as " in printed.err
+    first, *said = printed.out.splitlines()
     assert first.startswith("held-out links: ")
     assert said == [str(source.queue), f"policy: {out / 'policy.safetensors'}"]
     assert said[0].startswith(f"segments: {updates * WORKERS} used")

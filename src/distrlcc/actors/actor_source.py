@@ -44,6 +44,12 @@ class ActorSource(Source):
             )
         self._config, self._learner, self._several = config, learner, actors.learners > 1
         self._count, self._first = parts[learner], sum(parts[:learner]) * actors.envs_per_worker
+        environments, others = sum(parts) * actors.envs_per_worker, config.num_envs
+        self.said = environments != others and (
+            f"an update learns from {environments} environments of workers, as actors.nodes, "
+            f"envs_per_worker and segments_per_update say, not from num_envs={others}"
+        )
+        """What a user may have expected of an update, if not so."""
         self.spec = policy_spec(config, LinkVectorEnv(unit, config.env))
         self.queue = SegmentQueue(actors.max_lag)
         self.first_step = 0  # step from which this run's workers began

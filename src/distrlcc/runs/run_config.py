@@ -253,7 +253,7 @@ class RunConfig:
     seed: int = 0
     """Seed of links, actions, weights and minibatches."""
     num_envs: int = 256
-    """Environments, N."""
+    """Environments, N; those of workers that act for a trainer are actors.envs_per_worker."""
     total_steps: int = 10_000_000
     """Environment steps to train for."""
     max_seconds: float = 0.0
