@@ -71,6 +71,14 @@ def test_weights_are_copies_and_fit() -> None:
         again.moments(100 * seen)
     weights.arrays["policy_head.bias"][:] = 7.0
     assert model.network.get_parameter("policy_head.bias").abs().max() == 0
+    # Moments that nobody took, as those of a model of SB3, stay.
+    weights.arrays["normalizer.mean"][:], weights.arrays["normalizer.std"][:] = 0.0, 128.0
+    with pytest.warns(match="observations are not normalised: the policy to start from takes them"):
+        model.load_weights(weights)
+    for _ in range(10_000):
+        model.absorb(np.repeat([100.0, 300.0, 1100.0], 4))
+    assert model.weights().arrays["normalizer.mean"].tolist() == pytest.approx([0.0] * 4, abs=1e-6)
+    assert model.weights().arrays["normalizer.std"].tolist() == [128.0] * 4
     other = _model(hidden=(16,)).weights()
     with pytest.raises(ConfigError, match=r"belong to another policy .*trunk.0.weight"):
         model.load_weights(other)

@@ -141,7 +141,8 @@ class Learner(ABC):
         """Start from another policy's weights.
 
         The normaliser counts the given moments as a million samples, so that new observations move
-        them slowly. Observations that are not normalised afresh stay as given.
+        them slowly. Observations that are not normalised afresh stay as given, as do those that the
+        policy took as they are: scaled by and by, it would become another one.
         """
         expected = expected_shapes(self.spec)
         given = {name: array.shape for name, array in weights.arrays.items()}
@@ -155,8 +156,12 @@ class Learner(ABC):
         with torch.no_grad():
             for name, value in self.network.named_parameters():
                 value.copy_(torch.from_numpy(weights.arrays[name]))
-        count = 1e6
         mean = weights.arrays["normalizer.mean"].astype(np.float64)
+        plain = not mean.any() and np.ptp(weights.arrays["normalizer.std"]) == 0
+        count = 1e18 if plain else 1e6
+        if plain and self.config.normalize_observations:
+            why = "the policy to start from takes them as they are, and so does this run"
+            warnings.warn(f"observations are not normalised: {why}", stacklevel=2)
         variance = np.square(weights.arrays["normalizer.std"].astype(np.float64))
         self.normalizer.load_state_dict({"count": count, "mean": mean, "m2": variance * count})
 
