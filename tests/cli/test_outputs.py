@@ -214,6 +214,22 @@ sys.exit(main.main())
 """
 
 
+FORKS = """
+    import ctypes, functools, logging, os
+    sends = functools.partial(ctypes.CDLL(None).kill, os.getpid(), 2)
+    os.register_at_fork(before=sends)
+    os.fork() or os._exit(0)
+    print(True, flush=True)
+"""
+
+
+def test_ctrl_c_while_a_process_forks_is_not_lost() -> None:
+    """Python ignores what logging's own functions raise then, whose lock may stay taken."""
+    script = INTERRUPTED.replace("    import sent\n    print(sent.whole, flush=True)\n", FORKS)
+    done = _shell(f"exec python -c '{script}'")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "True\n", "distrlcc: interrupted\n")
+
+
 def test_ctrl_c_waits_until_what_is_being_imported_is_whole(tmp_path: Path) -> None:
     """Torch's import dies of it, by SIGABRT."""
     (tmp_path / "sent.py").write_text("import os; os.kill(os.getpid(), 2); whole = True")

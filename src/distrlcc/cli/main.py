@@ -94,11 +94,11 @@ def main(
         _leave(own=arguments is None)
 
 
-_FRAGILE = "importlib._bootstrap>", "llvmlite/binding/executionengine.py"
+_FRAGILE = "importlib._bootstrap>", "llvmlite/binding/executionengine.py", "logging/__init__.py"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but later where a library's C++ would die of it, or swallow it."""
+    """Raise KeyboardInterrupt, but later where a library dies of it, or swallows it."""
     again = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # Ctrl-C a second time
     while frame is not None and not again:
         if frame.f_code.co_filename.endswith(_FRAGILE):
