@@ -5,16 +5,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
 
+from distrlcc.cluster import member
 from distrlcc.errors import CheckpointError, DistrlccError, GroupError, OutputError
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs import run_directory
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.options import RunOptions
-from distrlcc.runs.run_directory import RunDirectory, fresh_folder, make_fresh
+from distrlcc.runs.run_directory import RunDirectory, make_fresh
 from distrlcc.runs.start import open_directory
 from tests.parallel.commands import updates
 
@@ -41,10 +43,28 @@ def test_a_new_run_holds_its_config_and_versions(tmp_path: Path) -> None:
     assert names == ["checkpoints", "config.toml", "versions.json"]
 
 
-def test_the_default_folder_bears_recipe_and_time(tmp_path: Path) -> None:
-    for count in range(1, 4):
-        fresh_folder(tmp_path, "quick").mkdir()
-        assert len(list(tmp_path.glob("quick-20*"))) == count
+def test_runs_on_ray_that_begin_at_once_have_a_folder_each_that_bears_recipe_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, barrier = [], Barrier(3, timeout=60)
+
+    def session(address: str) -> None:
+        barrier.wait()
+        seen.append(len(list(Path("runs").glob("quickstart-20*"))))
+        barrier.wait()
+        raise GroupError("no such cluster")
+
+    def drives(place: object) -> None:
+        with member.drive(recipe("quickstart"), RunOptions(None), "", "", learners=1):
+            pass
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("distrlcc.cluster.session.ray_session", session)
+    with ThreadPoolExecutor(3) as pool:
+        refused = [pool.submit(refusal, GroupError, drives, place) for place in range(3)]
+    assert [each.result() for each in refused] == ["no such cluster"] * 3
+    assert seen == [3, 3, 3]
+    assert not list(Path("runs").iterdir())  # what was refused leaves none
 
 
 def test_runs_that_begin_at_once_have_a_folder_each(
@@ -125,6 +145,19 @@ def test_a_run_that_ends_before_its_first_checkpoint_says_so(
     run = RunDirectory.resume(tmp_path / "run", recipe("quickstart"), tensorboard=False)
     assert run.load() is None
     assert "nothing was saved, and it begins anew" in capfd.readouterr().err
+
+
+def test_ctrl_c_before_anything_was_saved_leaves_no_folder(tmp_path: Path) -> None:
+    options = RunOptions(tmp_path / "run", tensorboard=False)
+
+    def interrupted() -> None:
+        with open_directory(recipe("quickstart"), options, "id"):
+            assert (tmp_path / "run" / ".run").exists()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:

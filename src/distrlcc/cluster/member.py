@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
@@ -18,8 +17,8 @@ from distrlcc.limits import limits
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import News, Progress, RemoteProgress, show
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.run_directory import RunDirectory, fresh_folder
-from distrlcc.runs.start import open_directory
+from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.start import open_directory, run_folder
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on
 from distrlcc.storage import say
@@ -290,14 +289,14 @@ def drive(
     ``run`` is the run's id if its directory is opened here, where the first learner then is, as it
     is without a storage. Raises DistrlccError: what does not fit, or what ended the run.
     """
-    # Say how to go on: the run directory has the same path in another process.
-    out = (options.out or fresh_folder(Path("runs"), config.recipe)).absolute()
-    options, limit = replace(options, out=out), config.max_seconds
-    more = f" --address {on}" * bool(on) + f" --processes {learners}" * (not workers)
-    rest = go_on(out, options.place(""))
-    again = f"distrlcc train --engine ray --topology {topology}{more} {rest}"
     # Open what the run needs, in this order, and close it in reverse.
-    with session.ray_session(on) as ray:
+    with run_folder(config, options) as folder, session.ray_session(on) as ray:
+        # Say how to go on: the run directory has the same path in another process.
+        out, limit = folder.absolute(), config.max_seconds
+        options = replace(options, out=out)
+        more = f" --address {on}" * bool(on) + f" --processes {learners}" * (not workers)
+        rest = go_on(out, options.place(""))
+        again = f"distrlcc train --engine ray --topology {topology}{more} {rest}"
         here = ray.util.get_node_ip_address()
         at = here if run or not options.storage else ""
         with (

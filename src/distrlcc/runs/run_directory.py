@@ -317,21 +317,16 @@ def _identity(config: DataclassInstance) -> str:
     return portable(to_toml(replace(config, **defaults)))
 
 
-def fresh_folder(root: Path, recipe: str) -> Path:
-    """Return a folder ``<root>/<recipe>-<time>`` that does not exist."""
-    stem = f"{recipe}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    names = chain([stem], (f"{stem}-{number}" for number in count(2)))
-    return next(root / name for name in names if not (root / name).exists())
-
-
 def make_fresh(root: Path, recipe: str) -> Path:
-    """Make a `fresh_folder`: several processes that ask at once have one each."""
+    """Make ``<root>/<recipe>-<time>``; several processes that ask at once have one each."""
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
-    while True:
+    stem = f"{recipe}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    for number in count(1):
         with writing(root), suppress(FileExistsError):
-            (folder := fresh_folder(root, recipe)).mkdir()
+            (folder := root / (f"{stem}-{number}" if number > 1 else stem)).mkdir()
             return folder
+    raise AssertionError
 
 
 def take_lock(path: Path) -> TextIO | None:

@@ -28,12 +28,10 @@ def open_directory(
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or go on with it, locked; store its end. ``run`` names the run."""
     options.trackers.check()
-    out = options.out or make_fresh(Path("runs"), config.recipe)
     Stopper.newest = 0
-    storage = replace(options, out=out).place(run or uuid.uuid4().hex)
     with ExitStack() as stack:
-        if options.out is None:  # it stays empty where the run is refused
-            stack.callback(_remove_empty, out)
+        out = stack.enter_context(run_folder(config, options))
+        storage = replace(options, out=out).place(run or uuid.uuid4().hex)
         if storage is not None:
             stack.enter_context(stored(storage, out, resume=options.resume))
         directory = RunDirectory.open(
@@ -50,7 +48,7 @@ def open_directory(
             with options.trackers.follow(directory.path, show=options.show) as how:
                 yield directory
                 how += ["KILLED"] * (Stopper.newest > 0)
-        except (Exception, SystemExit):  # a user's code may raise either
+        except BaseException:  # a user's code may raise any, and a second Ctrl-C ends it at once
             if not options.resume:  # so that the same command works once the cause is mended
                 directory.discard()
                 if directory.path.exists() and not directory.checkpoint_path("latest").exists():
@@ -58,9 +56,16 @@ def open_directory(
             raise
 
 
-def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
+@contextmanager
+def run_folder(config: RunConfig | ImitateConfig, options: RunOptions) -> Iterator[Path]:
+    """Yield where a run writes: as told, or a new folder, which goes again if it stays empty."""
+    out = options.out or make_fresh(Path("runs"), config.recipe)
+    try:
+        yield out
+    finally:
+        if options.out is None:  # it stays empty where the run is refused
+            with suppress(OSError):
+                out.rmdir()
 
 
 def train_alone(state: RunState, options: RunOptions) -> int:
