@@ -164,6 +164,7 @@ REFUSED = [
     ("collect oracle --out .", "not empty"),
     ("imitate", "no data set; expected a folder"),
     ("imitate none", "no data set at"),
+    ("IMITATE --set data=none", "data and data_digest are of DATA: give that"),
     ("IMITATE --set imitation.lr=0", "lr is 0.0"),
     ("IMITATE --set env.action=rate", "was collected with"),
     ("imitate wide --out r", "have 31 elements, this distrlcc's have 20"),

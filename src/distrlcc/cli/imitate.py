@@ -71,4 +71,7 @@ def _config(args: Namespace) -> "tuple[ImitateConfig, StoredData]":
             raise ConfigError("no data set; expected a folder that 'distrlcc collect' wrote")
         data = StoredData(Path(args.data))
         began = ImitateConfig(data=args.data, data_digest=data.digest, env=data_env(data))
-    return override(began, assignments(args)), data
+    config = override(began, assignments(args))
+    if (config.data, config.data_digest) != (began.data, began.data_digest):
+        raise ConfigError("data and data_digest are of DATA: give that, instead of --set")
+    return config, data
