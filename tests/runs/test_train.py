@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -199,6 +200,28 @@ def test_a_resume_that_is_refused_changes_nothing(
     _train(out, *QUICK, ENDLESS, "max_seconds=0.5")
     for words in (), ("--set", "total_steps=200_000_000"), ("--processes", "2"):
         assert "0.5 s already; go on with --set max_seconds=S" in refused("--resume", *words)
+
+
+def test_a_resume_without_a_checkpoint_starts_from_the_same_policy(tmp_path: Path) -> None:
+    first, out = tmp_path / "first", tmp_path / "run"
+    assert main(_words(first, *QUICK, f"total_steps={UPDATE}")) == 0
+    assert main(_words(out, *QUICK, f"total_steps={UPDATE}", f"start_from={first}")) == 0
+    whole = load_policy(out / "policy.safetensors").arrays
+    # As if it had been killed before it saved anything.
+    shutil.rmtree(out / "checkpoints")
+    (out / "checkpoints").mkdir()
+    (out / "policy.safetensors").unlink()
+    assert main(_words(out, "--resume")) == 0
+    same(load_policy(out / "policy.safetensors").arrays, whole)
+
+
+def test_a_resume_says_what_its_recipe_changes(tmp_path: Path, capsys: Any) -> None:
+    words = _words(tmp_path / "run", *QUICK)
+    assert main([*words, "max_seconds=0", f"total_steps={UPDATE}"]) == 0
+    capsys.readouterr()
+    assert main([*words, f"total_steps={2 * UPDATE}", "--resume"]) == 0
+    said = f"(its != this): total_steps: {UPDATE} != {2 * UPDATE}; max_seconds: 0.0 != 165.0\n"
+    assert said in capsys.readouterr().err
 
 
 def test_a_run_that_was_killed_in_its_closing_score_is_scored_by_a_resume(tmp_path: Path) -> None:

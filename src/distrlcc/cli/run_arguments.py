@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from distrlcc.cli.parser import assignments
 from distrlcc.cli.watched import owns_process
-from distrlcc.config import from_toml, override, read_toml
+from distrlcc.config import from_toml, override, read_toml, to_toml, toml_differences
 from distrlcc.errors import ConfigError
 from distrlcc.filesystems import absolute
 from distrlcc.net.emulator.namespace import own_loopback
@@ -32,15 +32,21 @@ def run_config(args: Namespace) -> RunConfig:
             stored = f"; the storage has {', '.join(names)}" if names else ""
             raise ConfigError(f"--resume needs --out DIR, the run to go on with{stored}")
         place = run_options(args).place("")
-        if place is not None and not (args.out / "config.toml").exists():
+        elsewhere = place is not None and not (args.out / "config.toml").exists()
+        if place is not None and elsewhere:
             began = from_toml(
                 RunConfig, place.read_config(), source=f"{place}, config.toml", note=say
             )
         else:
             began = RunDirectory.read_config(args.out, RunConfig, say)
-        began = began if args.recipe is None else recipe(args.recipe)
-        # The checkpoint has newer weights than what it started from.
-        return override(replace(began, start_from=""), settings)
+        if elsewhere or any(args.out.glob("checkpoints/*.safetensors")):
+            began = replace(began, start_from="")  # a checkpoint has newer weights
+        if args.recipe is None:
+            return override(began, settings)
+        config = override(replace(recipe(args.recipe), start_from=began.start_from), settings)
+        if changed := toml_differences(to_toml(began), to_toml(config)):
+            say(f"what is given is not {args.out}'s own (its != this): {'; '.join(changed)}")
+        return config
     if args.recipe is None:
         taken = [word for word in args.assignments if "=" not in word]
         why = "expected a name of 'distrlcc list recipes'"
