@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from distrlcc.errors import OutputError
+from distrlcc.evaluation import published
 from distrlcc.evaluation.report import ReportInfo, render, write_report
 from distrlcc.evaluation.scores import METRICS, SENDER_METRICS
 from distrlcc.evaluation.summary import summarise
@@ -94,6 +95,8 @@ def test_the_report_is_whole_and_self_contained(tmp_path: Path) -> None:
         assert f"{scheme.overall['power'].mean:.3f}" in page.text
     stored = json.loads((path.parent / "summary.json").read_text())
     assert stored["ranking"] == [s.scheme for s in summary.schemes]
+    assert (stored["command"], stored["versions"]) == (INFO.command, INFO.versions)
+    assert published.read(path.parent)[0].ranking() == stored["ranking"]
 
 
 def test_what_senders_say_is_drawn_tabled_and_defined(tmp_path: Path) -> None:

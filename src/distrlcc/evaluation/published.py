@@ -68,6 +68,7 @@ def series_json(series: Sequence[scores.Series]) -> list[dict[str, Any]]:
 
 
 _UNREAD = ["links", "metrics", "ranking", "confidence", "flows", "failed_flows", "programs"]
+_UNREAD += ["suite", "command", "versions"]
 _ARRAYS = ("edges_s", "capacity_mbps", "rate_mbps", "queueing_delay_ms", "queue_packets")
 
 

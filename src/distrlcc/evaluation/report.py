@@ -83,7 +83,8 @@ def write_report(
     means = ranked(summary, marked=True)
     files["table.csv"] = _csv(means, summary.schemes).encode()
     files["table.tex"] = _latex(means).encode()
-    files["summary.json"] = _json(to_json(summary) | {"series": series_json(series)})
+    of = {"suite": info.suite, "command": info.command, "versions": dict(info.versions)}
+    files["summary.json"] = _json(to_json(summary) | of | {"series": series_json(series)})
     return _write_files(folder, files | {"report.html": render(summary, charts, info).encode()})
 
 
