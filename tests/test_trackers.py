@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import socket
 import struct
 import time
@@ -121,6 +122,35 @@ def test_each_way_of_training_logs_every_update_once_and_a_resume_goes_on(
         assert sent.get("held_out_reward_argmax") == row.get("held_out_reward_argmax")
     assert b"policy.safetensors" in kept[-1].read_bytes()
     assert b"env.action" in kept[0].read_bytes()
+
+
+def test_a_copy_of_a_run_is_a_run_of_its_own_and_one_that_is_moved_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    pytest.importorskip("wandb", reason="needs Weights & Biases")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.chdir(tmp_path)
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    run.mkdir()
+    (run / "config.toml").write_text("seed = 1")
+
+    def follow(folder: Path, update: int) -> str:
+        log = MetricsLog(folder, tensorboard=False)
+        with Trackers(wandb="" if update > 1 else "links").follow(folder, show=False):
+            log.log(update, {"steps": 10 * update, "loss": 0.5})
+            log.close()
+        return _logged(folder, "wandb")
+
+    own = follow(run, 1)
+    shutil.copytree(run, copy)
+    another = follow(copy, 2)
+    assert another != own
+    assert [step for step, _ in _history(tmp_path, another)] == [10, 20]
+    assert f"{copy} is a copy of {run}: wandb has it as a run of its own" in capfd.readouterr().err
+    assert follow(run, 2) == own
+    moved = copy.rename(tmp_path / "moved")
+    assert follow(moved, 3) == another
+    assert "is a copy" not in capfd.readouterr().err
 
 
 class _Broken(distrlcc.Callbacks):

@@ -84,7 +84,9 @@ class Trackers:
             place = getattr(self, kind) or kept.get("place", "")
             if not place:
                 continue
-            if kept.get("place") != place:  # a resume knows of it, however early this ends
+            if copied := _is_copy(folder, kind, kept):
+                say(f"{folder} is a copy of {kept['folder']}: {kind} has it as a run of its own")
+            if copied or kept.get("place") != place:  # a resume knows of it, however early it ends
                 with suppress(OSError):
                     _keep(folder, kind, {"place": place, **_NEW})
             try:
@@ -192,6 +194,13 @@ def _kept(folder: Path, kind: str) -> dict[str, Any]:
     return {}
 
 
+def _is_copy(folder: Path, kind: str, kept: Mapping[str, Any]) -> bool:
+    """Say whether what a folder keeps is another one's, which is still there."""
+    other = Path(kept.get("folder", folder))
+    same = other.exists() and os.path.samefile(other, folder)
+    return not same and kept.get("run") == _kept(other, kind).get("run", "none")
+
+
 def _hear(ended: SimpleQueue[str]) -> None:
     """Tell how the run ended, or that its process is gone; exit if it then waits for too long."""
     ended.put(sys.stdin.readline().strip() or "FAILED")
@@ -255,7 +264,7 @@ def _follow(kind: str, place: str, folder: Path) -> int:
 
 def _keep(folder: Path, kind: str, kept: dict[str, Any]) -> None:
     hidden = folder / f".tracker-{kind}"
-    hidden.write_text(json.dumps(kept))
+    hidden.write_text(json.dumps(kept | {"folder": str(folder.absolute())}))
     hidden.replace(folder / f"tracker-{kind}.json")
 
 
