@@ -16,6 +16,7 @@ import pytest
 from distrlcc.board.playground import AXES, CELLS, Question, map_of
 from distrlcc.board.policies import gallery
 from distrlcc.board.runs import Run, Runs
+from distrlcc.runs.metrics_log import MetricsLog
 from distrlcc.board.server import Board
 from distrlcc.cli.main import find, main
 from distrlcc.cli.reproduce import _page
@@ -186,6 +187,18 @@ def test_files_of_strangers_do_not_end_the_board(tmp_path: Path) -> None:
     runs = Runs([tmp_path])
     assert runs.refresh() == ["a", "b"]
     assert [runs[key].state for key in "ab"] == ["unreadable", "running"]
+
+
+def test_an_imitation_is_finished_after_its_epochs(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("epochs = 2")
+    log, run = MetricsLog(tmp_path, tensorboard=False), Run("a", tmp_path)
+    states = []
+    for epoch in (1, 2):
+        log.log(epoch, {"steps": 9.0 * epoch})
+        run.refresh()
+        states.append(run.state)
+    log.close()
+    assert states == ["running", "finished"]
 
 
 def test_curves_and_events_follow_what_is_written(

@@ -55,6 +55,7 @@ link = {rate_mbps = 1.0}
 """
 FILES = {
     "empty.trace": "",
+    "up.toml": 'recipe = "../up"\n[ppo]\n',
     "empty.toml": 'name = "none"\nscenarios = []\n',
     "pair.toml": PAIR,
     "seed.toml": f'name = "z"\nseed = {2**62}\nlink = {{rate_mbps = 1.0}}\n',
@@ -112,6 +113,7 @@ REFUSED = [
     ("train quickstart --ouut x", "did you mean --out"),
     ("send 127.0.0.1 cubic --polici x", "--polici x; see 'distrlcc send --help'"),  # it is gone
     ("train none.toml", "cannot be read"),
+    ("train up.toml", "recipe is '../up': expected a name, which folders bear"),
     ("train --resume", "--resume needs --out"),
     ("train --resume --out none", "holds no run"),
     ("train quickstart --out /proc/none/run", "cannot write"),

@@ -170,12 +170,12 @@ class Run:
 
     def _done(self) -> bool:
         settings, last = self.settings, self.last
-        for key, limit in (("steps", "total_steps"), ("seconds", "max_seconds")):
+        for key, limit in _ENDS.items():
             most, has = _number(settings.get(limit)), _number(last.get(key))
             # The last update may be cut short of its time.
-            if most and has is not None and has >= most * (1.0 if key == "steps" else 0.95):
+            if most and has is not None and has >= most * (0.95 if key == "seconds" else 1.0):
                 quiet = _now() - self._wrote > 5.0
-                return quiet or key == "steps"
+                return quiet or key != "seconds"
         return False
 
     def score_key(self) -> str:
@@ -280,6 +280,7 @@ class Run:
 
 
 _FILES = ("metrics.jsonl", "workers.jsonl")
+_ENDS = {"steps": "total_steps", "update": "epochs", "seconds": "max_seconds"}
 _FIGURES = ("steps", "steps_per_second", "version", "lag", "heard_seconds")
 
 

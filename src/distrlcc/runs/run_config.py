@@ -291,6 +291,8 @@ class RunConfig:
     """What `held_out.every` and the like count."""
 
     def __post_init__(self) -> None:
+        if "/" in self.recipe or not self.recipe.isprintable():
+            raise ConfigError(f"recipe is {self.recipe!r}: expected a name, which folders bear")
         self._check_sections()
         self._check_agents()
         check_fields(self, "total_steps checkpoint_every", 1, MAX_VALUE)
