@@ -111,6 +111,7 @@ def test_prometheus_reads_whatever_figures_and_labels_there_are() -> None:
     assert exposition("x", things).encode().decode() == (
         '# TYPE x_inf gauge\nx_inf{run="info"} 1.0\nx_inf{run="a?"} 2.0\n'
     )
+    assert 'x_gr__e{run="info"} 1.0' in exposition("x", [({"run": "info"}, {"größe": 1})])
     assert exposition("x", []) == ""
 
 
