@@ -16,7 +16,6 @@ import pytest
 from distrlcc.board.playground import AXES, CELLS, Question, map_of
 from distrlcc.board.policies import gallery
 from distrlcc.board.runs import Run, Runs
-from distrlcc.runs.metrics_log import MetricsLog
 from distrlcc.board.server import Board
 from distrlcc.cli.main import find, main
 from distrlcc.cli.reproduce import _page
@@ -25,6 +24,7 @@ from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import Contender
 from distrlcc.net.flow_record import Sent, Step, StepLog
 from distrlcc.recipes.result_row import shipped_rows
+from distrlcc.runs.metrics_log import MetricsLog
 from distrlcc.sim.suites import load_suite
 from tests.board.made import Member
 

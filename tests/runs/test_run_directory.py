@@ -12,10 +12,12 @@ import pytest
 
 from distrlcc.cluster import member
 from distrlcc.errors import CheckpointError, DistrlccError, GroupError, OutputError
+from distrlcc.parallel.start import node_job
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs import run_directory
 from distrlcc.runs.checkpoint import load_checkpoint
-from distrlcc.runs.options import RunOptions
+from distrlcc.runs.leadership import run_of
+from distrlcc.runs.options import Node, RunOptions
 from distrlcc.runs.run_directory import RunDirectory, make_fresh
 from distrlcc.runs.start import open_directory
 from tests.parallel.commands import updates
@@ -158,6 +160,17 @@ def test_ctrl_c_before_anything_was_saved_leaves_no_folder(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_group_that_is_stopped_before_an_update_leaves_no_folder(tmp_path: Path) -> None:
+    options = RunOptions(tmp_path / "run", tensorboard=False)
+    for count in (1, 2):  # ranks of other machines may be about to write
+        with node_job(recipe("quickstart"), options, Node(count=count)) as job:
+            assert run_of(job.out) == job.run
+        assert job.out.exists() == (count == 2)
+    with node_job(recipe("quickstart"), replace(options, resume=True), Node()) as job:
+        pass
+    assert job.out.exists()
 
 
 def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def start_actors(config: RunConfig, options: RunOptions, group: GroupOptions, no
     for slot in slots:
         load_suite(actors.links[slot - of])
     # Node 0 makes the run's directory; only learners write there.
-    with node_job(config, options, node.index) as job:
+    with node_job(config, options, node) as job:
         told: dict[str, Any] = {"invitation": node.invitation, "watch": options.watch}
         outcome = Launcher(actor_rank, job, specs, **told).run()
     if outcome.code and leads and options.show:

@@ -167,12 +167,15 @@ def start_node(
         share = Share.of(config, first, size)
         rehearse(replace(config, env=replace(config.env, world="simulated")), share.first)
     # Start the ranks; those of node 0 have their directory already.
-    with node_job(config, options, node.index) as job:
+    with node_job(config, options, node) as job:
         more: dict[str, Any] = {"invitation": node.invitation, "watch": options.watch}
         outcome = Launcher(train_rank, job, specs, restarts=group.restarts, **more).run()
     heard = 0 if group.elastic else outcome.results.get(first, 0)  # another node's signal
     code = outcome.code or (128 + heard if heard else 0)
     if code and node.index == 0 and options.show:
+        if not job.out.exists():
+            say("stopped before there was anything to save")
+            return code
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
         again = go_on(job.out, job.storage)
         words = f"distrlcc {config.command} {again}" + f" --processes {processes}" * (processes > 1)
@@ -199,18 +202,20 @@ def rank_spec(
 
 @contextmanager
 def node_job(
-    config: RunConfig | ImitateConfig, options: RunOptions, node: int
+    config: RunConfig | ImitateConfig, options: RunOptions, node: Node
 ) -> Iterator[TrainJob]:
     """Return the ranks' job; node 0 begins or opens the directory, others only once they lead."""
     run = uuid.uuid4().hex
-    out = options.out or Path("runs") / f"{config.recipe}-node{node}"
+    out = options.out or Path("runs") / f"{config.recipe}-node{node.index}"
     job = TrainJob(config, out, options.resume, options.tensorboard, run, options.place(run))
     job = replace(job, show=options.show)
-    if node:
+    if node.index:
         yield job
         return
     with open_directory(config, options, run) as directory:
         yield replace(job, out=directory.path, storage=directory.storage, here=True)
+        if node.count == 1 and not options.resume:  # a signal may come before anything is saved
+            directory.discard()
 
 
 @contextmanager
@@ -252,7 +257,8 @@ def run_launched(
             except RuntimeError as error:
                 raise NoGroupError(f"the launcher's store does not answer ({error})") from None
             options = replace(options, resume=options.resume or (new and begun))
-            stopped = train_rank(spec, stack.enter_context(node_job(config, options, slot)))
+            job = stack.enter_context(node_job(config, options, Node(slot, spec.size)))
+            stopped = train_rank(spec, job)
     except DistrlccError as error:
         sys.stderr.write(f"distrlcc: error: rank {slot}: {error}\n")
         return error.exit_code
