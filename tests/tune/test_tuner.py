@@ -133,6 +133,32 @@ def test_search_stops_bad_trials_early(tmp_path: Path) -> None:
     assert recipe(str(out / "best.toml")).network.hidden in ((8,), (16, 16))
 
 
+STOPS = """def late(report):
+    return report.update >= 2 and {}["nothing"]
+
+def explore(values):
+    return values[0]
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--stop bad.py:late", "bad.py, line 2: KeyError: 'nothing'"),
+        ("--explore bad.py:explore", "bad.py, line 5: KeyError: 0"),
+    ],
+)
+def test_a_users_function_that_fails_is_told_in_a_line(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.py").write_text(STOPS)
+    code, _, err = end(start(*SYNCH.split(), *words.split(), "--out", "t", *TINY.split()))
+    assert (code, err.splitlines()[-1]) == (2, f"distrlcc: error: {tmp_path}/{said}")
+    assert "Traceback" not in err
+
+
 @pytest.mark.long
 def test_a_best_policy_that_cannot_be_kept_ends_it_and_it_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "t"

@@ -29,6 +29,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from distrlcc.cluster.session import ray_nodes, ray_session
 from distrlcc.errors import ConfigError, DistrlccError, OutputError, reading
 from distrlcc.filesystems import is_folder, storage_filesystem
+from distrlcc.plugins import blame
 from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.runs.stopper import Stopper
 from distrlcc.tune.member import REPORT, Member
@@ -118,12 +119,12 @@ def run(
 
 
 def _fit(tuner: tune.Tuner) -> Any:
-    """Run a tuner; what ours raised in it, and Ray has wrapped, is raised again."""
+    """Run a tuner; what we or a user's code raised in it, and Ray has wrapped, is raised again."""
     try:
         return tuner.fit()
     except Exception as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, DistrlccError):
+        while cause is not None and not (isinstance(cause, DistrlccError) or blame(cause)):
             cause = cause.__cause__ or cause.__context__
         if cause is None:
             raise
