@@ -196,9 +196,10 @@ def _kept(folder: Path, kind: str) -> dict[str, Any]:
 
 def _is_copy(folder: Path, kind: str, kept: Mapping[str, Any]) -> bool:
     """Say whether what a folder keeps is another one's, which is still there."""
-    other = Path(kept.get("folder", folder))
-    same = other.exists() and os.path.samefile(other, folder)
-    return not same and kept.get("run") == _kept(other, kind).get("run", "none")
+    with suppress(OSError, KeyError, TypeError, ValueError):  # it is gone, moved or not readable
+        other = Path(kept["folder"])
+        return not os.path.samefile(other, folder) and kept["run"] == _kept(other, kind)["run"]
+    return False
 
 
 def _hear(ended: SimpleQueue[str]) -> None:
