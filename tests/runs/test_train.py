@@ -19,6 +19,8 @@ from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.runs.held_out import ACTINGS
 from distrlcc.runs.metrics_log import read_metrics
+from distrlcc.runs.run_config import RunConfig
+from distrlcc.runs.run_directory import RunDirectory
 from distrlcc.sim.suites import written
 from tests.parallel.commands import Command, saved, updates
 from tests.support.verdict import row_faults
@@ -207,10 +209,12 @@ def test_a_resume_without_a_checkpoint_starts_from_the_same_policy(tmp_path: Pat
     assert main(_words(first, *QUICK, f"total_steps={UPDATE}")) == 0
     assert main(_words(out, *QUICK, f"total_steps={UPDATE}", f"start_from={first}")) == 0
     whole = load_policy(out / "policy.safetensors").arrays
+    assert RunDirectory.read_config(out, RunConfig).start_from == ""
     # As if it had been killed before it saved anything.
     shutil.rmtree(out / "checkpoints")
     (out / "checkpoints").mkdir()
     (out / "policy.safetensors").unlink()
+    assert RunDirectory.read_config(out, RunConfig).start_from == str(first)
     assert main(_words(out, "--resume")) == 0
     same(load_policy(out / "policy.safetensors").arrays, whole)
 

@@ -32,15 +32,13 @@ def run_config(args: Namespace) -> RunConfig:
             stored = f"; the storage has {', '.join(names)}" if names else ""
             raise ConfigError(f"--resume needs --out DIR, the run to go on with{stored}")
         place = run_options(args).place("")
-        elsewhere = place is not None and not (args.out / "config.toml").exists()
-        if place is not None and elsewhere:
+        if place is not None and not (args.out / "config.toml").exists():
             began = from_toml(
                 RunConfig, place.read_config(), source=f"{place}, config.toml", note=say
             )
+            began = replace(began, start_from="")  # its checkpoint has newer weights
         else:
             began = RunDirectory.read_config(args.out, RunConfig, say)
-        if elsewhere or any(args.out.glob("checkpoints/*.safetensors")):
-            began = replace(began, start_from="")  # a checkpoint has newer weights
         if args.recipe is None:
             return override(began, settings)
         config = override(replace(recipe(args.recipe), start_from=began.start_from), settings)

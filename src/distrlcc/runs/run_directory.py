@@ -118,7 +118,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     @staticmethod
     def read_config(out: Path, cls: type[C], note: Callable[[str], None] | None = None) -> C:
-        """Read a run's configuration, with `from_toml`'s note; raises ConfigError, OutputError."""
+        """Read a run's configuration, with `from_toml`'s note; raises ConfigError, OutputError.
+
+        It has no ``start_from`` once there is a checkpoint, whose weights are newer.
+        """
         path = out / "config.toml"
         if not path.exists():
             raise OutputError(
@@ -128,7 +131,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         with reading(ConfigError, f"{path} cannot be read"):
             text = path.read_text(encoding="utf-8")
         try:
-            return from_toml(cls, text, source=str(path), note=note)
+            found = from_toml(cls, text, source=str(path), note=note)
+            begun = "start_from" in found.__dataclass_fields__ and any(
+                out.glob("checkpoints/*.safetensors")
+            )
+            return replace(found, start_from="") if begun else found
         except ConfigError as error:
             raise ConfigError(
                 f"{error}; use the distrlcc that wrote it, or begin anew from its policy (the key "
