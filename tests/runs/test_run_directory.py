@@ -3,9 +3,11 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,21 +52,23 @@ def test_runs_on_ray_that_begin_at_once_have_a_folder_each_that_bears_recipe_and
 ) -> None:
     seen, barrier = [], Barrier(3, timeout=60)
 
-    def session(address: str) -> None:
+    def full(*needs: object, **more: object) -> None:
         barrier.wait()
         seen.append(len(list(Path("runs").glob("quickstart-20*"))))
         barrier.wait()
-        raise GroupError("no such cluster")
+        raise GroupError("no room")
 
     def drives(place: object) -> None:
         with member.drive(recipe("quickstart"), RunOptions(None), "", "", learners=1):
             pass
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("distrlcc.cluster.session.ray_session", session)
+    ray = SimpleNamespace(util=SimpleNamespace(get_node_ip_address=str))
+    monkeypatch.setattr("distrlcc.cluster.session.ray_session", lambda on: nullcontext(ray))
+    monkeypatch.setattr(member, "reserve", full)
     with ThreadPoolExecutor(3) as pool:
         refused = [pool.submit(refusal, GroupError, drives, place) for place in range(3)]
-    assert [each.result() for each in refused] == ["no such cluster"] * 3
+    assert [each.result() for each in refused] == ["no room"] * 3
     assert seen == [3, 3, 3]
     assert not list(Path("runs").iterdir())  # what was refused leaves none
 

@@ -290,7 +290,7 @@ def drive(
     is without a storage. Raises DistrlccError: what does not fit, or what ended the run.
     """
     # Open what the run needs, in this order, and close it in reverse.
-    with run_folder(config, options) as folder, session.ray_session(on) as ray:
+    with session.ray_session(on) as ray, run_folder(config, options) as folder:
         # Say how to go on: the run directory has the same path in another process.
         out, limit = folder.absolute(), config.max_seconds
         options = replace(options, out=out)
