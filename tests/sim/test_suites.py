@@ -182,14 +182,17 @@ def test_a_suite_file_is_read_with_traces_beside_it(tmp_path: Path) -> None:
 def test_a_trace_with_a_colon_stands_beside_its_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    names = "at-10:30.trace", "cellular", "constant.trace"
     for folder, text in (("beside", "10\n20\n"), ("here", "1\n2\n")):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "at-10:30.trace").write_text(text)
+        for name in names:
+            (tmp_path / folder / name).write_text(text)
     monkeypatch.chdir(tmp_path / "here")
     file = tmp_path / "beside" / "one.toml"
-    file.write_text(to_toml(Scenario("a", Link(trace="at-10:30.trace"))))
-    (scenario,) = load_suite(str(file)).scenarios("test")
-    assert load_trace(scenario.link.trace or "").period_ns == 20_000_000
+    for name in names:
+        file.write_text(to_toml(Scenario("a", Link(trace=name))))
+        (scenario,) = load_suite(str(file)).scenarios("test")
+        assert load_trace(scenario.link.trace or "").period_ns == 20_000_000
     for name, says in (("cellular:7", ""), ("celular:7", "did you mean"), ("at-1:2", "No such")):
         file.write_text(to_toml(Scenario("a", Link(trace=name))))
         (scenario,) = load_suite(str(file)).scenarios("test")

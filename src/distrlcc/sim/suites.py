@@ -215,7 +215,7 @@ def _say(lines: str) -> None:
 
 
 def _resolve_trace(link: Link, base: Path) -> Link:
-    if link.trace is None or link.trace.partition(":")[0] in GENERATORS:
+    if link.trace is None or link.trace.startswith(tuple(f"{name}:" for name in GENERATORS)):
         return link
     return replace(link, trace=str(base / expanded(link.trace)))
 
