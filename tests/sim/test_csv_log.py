@@ -392,12 +392,32 @@ def test_no_row_is_dropped(rows: list[list[str]]) -> None:
     assert len(lengths) == len(kept) - has_head - shared
 
 
-@pytest.mark.parametrize("column", ["direction", "flow_id", "run", "Stream ID"])
+@pytest.mark.parametrize(
+    "column",
+    ["direction", "flow_id", "run", "Stream ID", "Flow #", "Direction (UL/DL)", "connid", "socket"],
+)
 def test_rows_of_several_directions_flows_or_runs_are_no_link(column: str) -> None:
     rows = [("00:00:00", "a", "50"), ("00:00:00", "b", "2"), ("00:00:01", "a", "50")]
     text = f"time,{column},mbps\n" + "".join(",".join(row) + "\n" for row in rows)
-    with pytest.raises(ValueError, match="has 2 values, as 'a' and 'b': keep the rows of one"):
+    with pytest.raises(ValueError, match="has 2 values, as 'a' and 'b': keep the rows of one, or"):
         read_csv(text)
     assert read_csv(text.replace("00,b", "00,a"))[1].tolist() == [26, 50]
     compass = text.replace(column, "compassDirection").replace("a", "10").replace("b", "20")
     assert len(read_csv(compass.replace("m10", "ma").replace("m20ps", "mbps"), "1,3")[1]) == 2
+
+
+def test_dates_with_a_zone_and_without_are_hours_apart() -> None:
+    rows = "time,mbps\n2019-11-28 07:27:58{},5\n2019-11-28 07:27:59{},6\n"
+    for zones in (("", ""), ("Z", "UTC"), ("+0100", "+01:00")):
+        assert read_csv(rows.format(*zones))[0].tolist() == [1, 1]
+    for zones, having, without in ((("+01:00", ""), 2, 3), (("", "Z"), 3, 2)):
+        with pytest.raises(ValueError, match=f"row {having} has a zone, that of row {without} has"):
+            read_csv(rows.format(*zones))
+    with pytest.raises(ValueError, match="row 3 has 'Nov 28' where a date is expected"):
+        read_csv("time,mbps\n2019-11-28 07:27:58Z,5\nNov 28,6\n")
+
+
+def test_an_uptime_of_14_digits_is_no_date() -> None:
+    times = "{},mbps\n20010112103000,5\n20010113103000,6\n"
+    assert read_csv(times.format("time_us"))[0].tolist() == [1, 1]
+    assert read_csv(times.format("time"))[0].tolist() == [86400, 86400]

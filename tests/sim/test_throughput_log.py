@@ -313,7 +313,7 @@ def test_time_between_the_rows_of_hsdpa_is_said(tmp_path: Path) -> None:
     rows = ("1 0 59.8 10.7 100000 1000\n", "2 1000 59.8 10.7 100000 1000\n")
     assert _log(tmp_path, "".join(rows), "hsdpa").notes == ()
     late = rows[1].replace("2 1000 ", "90 99000 ")
-    assert _log(tmp_path, rows[0] + late, "hsdpa").notes == ("97 s that no row has are left out",)
+    assert _log(tmp_path, rows[0] + late, "hsdpa").notes == ("97 s between rows are left out",)
 
 
 def test_genets_traces(tmp_path: Path) -> None:

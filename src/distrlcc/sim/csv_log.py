@@ -40,7 +40,8 @@ _TIMES, _RATES, _NO_RATES, _LOGS, _AMOUNTS, _LENGTHS, _PARTS, _MISSING = (
         "log log10 ln db dbm ratio fraction",
         "cumulative total sum transfer transferred volume received sent",
         "diff delta gap iat interarrival dt duration",
-        "direction dir flow stream run session client user interface iface id num",
+        "direction dir flow flowid stream streamid run runid conn connid connection session socket "
+        "client user interface iface id num",
         "na nan null none nil inf infinity unknown missing undefined",
     )
 )
@@ -104,11 +105,17 @@ def read_csv(
         raise ValueError(f"row {short[0]} has {short[1]} of {width} columns")
     _require_one_link([cells for _, cells in rows], names, (time_at, rate_at))
     # Times, which must increase; but rows may share a second that is written as a date.
-    is_date = _seconds(rows[0][1][time_at]) is not None
+    first_time = rows[0][1][time_at]
+    is_uptime = time_unit and time_unit[0] < 1e-3 and _NUMBER.fullmatch(first_time)  # no date
+    is_date = _seconds(first_time) is not None and not is_uptime
     values = [
         (_time(row[time_at], number, is_date), number_in(row[rate_at], number, "a rate", least=0))
         for number, row in rows
     ]
+    zoned = [bool((date := _date(row[time_at])) and date[8]) for _, row in rows if is_date]
+    if len(set(zoned)) > 1:
+        without, having = (rows[zoned.index(which)][0] for which in (False, True))
+        raise ValueError(f"the date of row {having} has a zone, that of row {without} has none")
     least = rate_unit[0] if rate_unit else 1e-6  # whatever its unit is
     for (number, row), (_, rate) in zip(rows, values, strict=True):
         if rate * least > MAX_RATE_MBPS:
@@ -147,12 +154,13 @@ def read_csv(
 def _require_one_link(rows: list[list[str]], names: list[str], chosen: tuple[int, int]) -> None:
     """Raise ValueError if rows are of several directions, flows or runs, as a column says."""
     for k, name in enumerate(names):
-        kinds = list(dict.fromkeys(cells[k] for cells in rows))
-        is_kind = {"id", "num"} < {"id", "num", *_words(name)} <= _PARTS
-        if is_kind and len(kinds) > 1 and k not in chosen:
+        words = set(_words(re.split(r"[(\[#]", name)[0])) - {""}
+        is_kind = bool(words - {"id", "num"}) and words <= _PARTS and k not in chosen
+        kinds = list(dict.fromkeys(cells[k] for cells in rows if is_kind))
+        if len(kinds) > 1:
             raise ValueError(
                 f"column {name!r} has {len(kinds)} values, as {kinds[0]!r} and {kinds[1]!r}: keep "
-                "the rows of one"
+                "the rows of one, or leave out the column if all are of one link"
             )
 
 
@@ -329,11 +337,15 @@ def _is_name(cell: str) -> bool:
     return letters != "" and letters not in _MISSING and not _is_value(cell)
 
 
+def _date(cell: str) -> re.Match[str] | None:
+    return _DATE.fullmatch(_DIGITS_ALONE.sub(r"\1-\2-\3 \4:\5:\6", cell))
+
+
 def _seconds(cell: str) -> float | None:
     """Return the time of a date or clock, s; None for any other cell."""
     if clock := _CLOCK.fullmatch(cell):
         return 3600.0 * int(clock[1]) + 60.0 * int(clock[2]) + float(clock[3])
-    if not (date := _DATE.fullmatch(_DIGITS_ALONE.sub(r"\1-\2-\3 \4:\5:\6", cell))):
+    if not (date := _date(cell)):
         return None
     year, month, day, *clock_parts = (f"{int(part or 0):02d}" for part in date.groups()[:6])
     zone = (date[8] or "Z").replace("UTC", "Z")

@@ -137,7 +137,7 @@ def _hsdpa(data: bytes) -> ThroughputLog:
     some = np.array(took) > 0
     lengths = np.array(took)[some] * 1e-3
     left = 1e-3 * (since[-1] - since[0]) - lengths.sum()
-    notes = (f"{left:g} s that no row has are left out",) * bool(left > 0.1 * lengths.sum())
+    notes = (f"{left:g} s between rows are left out",) * bool(left > 0.1 * lengths.sum())
     return ThroughputLog(lengths, np.array(received)[some] * 8e-6 / lengths, notes=notes)
 
 
