@@ -101,6 +101,17 @@ def test_of_a_single_episode_none_is_held_out_and_a_line_says_so(tmp_path: Path)
     SequenceSource(replace(config, imitation=ImitationConfig(validation_share=0.0)), data)
 
 
+def test_links_that_are_scored_and_learned_from_are_said(tmp_path: Path) -> None:
+    keys = ("--no-tensorboard", "--epochs", 1, "--set", *SMALL)
+    for split, said in (("train", False), ("validation", True), ("test", True)):
+        folder, out = tmp_path / split, tmp_path / f"of-{split}"
+        _collect(folder, "--episodes", 2, "--split", split, "--set", *SHORT)
+        code, err = _run("imitate", folder, "--out", out, *keys)
+        assert code == 0, err
+        line = f"{folder} has the {split} split: scores on it are of links that it learned from"
+        assert (line in err) == said
+
+
 def test_labels_are_the_environments_and_actions_were_taken(oracle: Path) -> None:
     data = StoredData(oracle)
     assert len(data.manifest.shards) == 4

@@ -48,6 +48,8 @@ def run(args: Namespace) -> int:
         print(to_toml(config), end="")
         return 0
     state = imitation_run(config, data)  # what does not fit is found before anything is written
+    if (split := data.manifest.origin.split) != "train":
+        say(f"{data.folder} has the {split} split: scores on it are of links that it learned from")
     options = run_options(args)
     if args.processes == 1:
         return train_alone(state, options)
