@@ -42,6 +42,16 @@ def _source(state: RunState) -> ActorSource:
     return state.source
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_another_number_of_environments_is_said(own: bool) -> None:
+    batch = "per-process" if own else "shared"
+    settings = ["actors.learners=2", "actors.segments_per_update=4", f"distributed.batch={batch}"]
+    config = override(PPO, settings)
+    for count in (4 * ENVS, 8 * ENVS):
+        said = ActorSource(replace(config, num_envs=count), 1).said
+        assert bool(said) == (count != 4 * ENVS), said
+
+
 class Workers:
     """Act in turn, each on a link of its own, always with the newest weights."""
 

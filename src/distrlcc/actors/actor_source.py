@@ -31,7 +31,8 @@ class ActorSource(Source):
     def __init__(self, config: RunConfig, learner: int = 0) -> None:
         """Begin without this learner's workers; raises ConfigError if something does not fit."""
         actors, unit = config.actors, config.env.unit
-        parts = actors.parts(own=config.distributed.batch == "per-process")
+        own = config.distributed.batch == "per-process"  # then num_envs is each learner's
+        parts = actors.parts(own=own)
         if 0 in parts:
             raise ConfigError(
                 f"actors.segments_per_update is {actors.segments_per_update}: expected at least "
@@ -44,10 +45,10 @@ class ActorSource(Source):
             )
         self._config, self._learner, self._several = config, learner, actors.learners > 1
         self._count, self._first = parts[learner], sum(parts[:learner]) * actors.envs_per_worker
-        environments, others = sum(parts) * actors.envs_per_worker, config.num_envs
-        self.said = environments != others and (
+        environments = (parts[learner] if own else sum(parts)) * actors.envs_per_worker
+        self.said = environments != config.num_envs and (
             f"an update learns from {environments} environments of workers, as actors.nodes, "
-            f"envs_per_worker and segments_per_update say, not from num_envs={others}"
+            f"envs_per_worker and segments_per_update say, not from num_envs={config.num_envs}"
         )
         """What a user may have expected of an update, if not so."""
         self.spec = policy_spec(config, LinkVectorEnv(unit, config.env))
