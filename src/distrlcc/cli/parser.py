@@ -277,13 +277,15 @@ _WRITTEN = {"--json", "--out", "--plot", "--onnx", "--log", "--log-down", "--log
 
 
 def _check_written(words: Sequence[str]) -> None:
-    """Raise ConfigError if a file that would be written is named by another word, too."""
-    paths = [os.path.realpath(word.partition("=")[2] or word) for word in words]
+    """Raise ConfigError if a file that would be written is named by a word that is read, too."""
+    written, read = set[str](), set[str]()
     for k, word in enumerate(words):
         before = {word.partition("=")[0], *words[max(k - 1, 0) : k]}
         before |= {"--log-port"} & {*words[max(k - 2, 0) : k]}
-        if before & _WRITTEN and os.path.isfile(paths[k]) and paths.count(paths[k]) > 1:
-            raise ConfigError(f"{paths[k]} is the file that is read; write to another")
+        path = os.path.realpath(word.partition("=")[2] or word)
+        (written if before & _WRITTEN else read).add(path)
+    for path in filter(os.path.isfile, written & read):
+        raise ConfigError(f"{path} is the file that is read; write to another")
 
 
 def assignments(args: argparse.Namespace) -> list[str]:
