@@ -193,6 +193,9 @@ def test_a_trace_with_a_colon_stands_beside_its_suite(
         file.write_text(to_toml(Scenario("a", Link(trace=name))))
         (scenario,) = load_suite(str(file)).scenarios("test")
         assert load_trace(scenario.link.trace or "").period_ns == 20_000_000
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "constant:a.trace").write_text("7\n")
+    assert load_trace("~/constant:a.trace").period_ns == 7_000_000
     for name, says in (("cellular:7", ""), ("celular:7", "did you mean"), ("at-1:2", "No such")):
         file.write_text(to_toml(Scenario("a", Link(trace=name))))
         (scenario,) = load_suite(str(file)).scenarios("test")
