@@ -1,9 +1,9 @@
 """Run directories: what is in them, whom they refuse, and that a resume leaves no duplicates."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier
@@ -14,14 +14,15 @@ import pytest
 
 from distrlcc.cluster import member
 from distrlcc.errors import CheckpointError, DistrlccError, GroupError, OutputError
-from distrlcc.parallel.start import node_job
+from distrlcc.parallel.start import node_job, start_node
 from distrlcc.recipes.registry import recipe
 from distrlcc.runs import run_directory
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.leadership import run_of
-from distrlcc.runs.options import Node, RunOptions
+from distrlcc.runs.options import GroupOptions, Node, RunOptions
 from distrlcc.runs.run_directory import RunDirectory, make_fresh
 from distrlcc.runs.start import open_directory
+from distrlcc.runs.trackers import Trackers
 from tests.parallel.commands import updates
 
 
@@ -166,8 +167,15 @@ def test_ctrl_c_before_anything_was_saved_leaves_no_folder(tmp_path: Path) -> No
     assert not (tmp_path / "run").exists()
 
 
+class _Follows(Trackers):
+    @contextmanager
+    def follow(self, folder: Path, *, show: bool = True) -> Iterator[list[str]]:
+        yield []
+        assert (folder / "config.toml").exists()  # a tracker reads it until it has ended
+
+
 def test_a_group_that_is_stopped_before_an_update_leaves_no_folder(tmp_path: Path) -> None:
-    options = RunOptions(tmp_path / "run", tensorboard=False)
+    options = RunOptions(tmp_path / "run", tensorboard=False, trackers=_Follows())
     for count in (1, 2):  # ranks of other machines may be about to write
         with node_job(recipe("quickstart"), options, Node(count=count)) as job:
             assert run_of(job.out) == job.run
@@ -175,6 +183,19 @@ def test_a_group_that_is_stopped_before_an_update_leaves_no_folder(tmp_path: Pat
     with node_job(recipe("quickstart"), replace(options, resume=True), Node()) as job:
         pass
     assert job.out.exists()
+
+
+def test_a_group_that_saved_nothing_tells_of_no_run_where_its_folder_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = SimpleNamespace(run=lambda: SimpleNamespace(code=130, results={}))
+    monkeypatch.setattr("distrlcc.parallel.start.Launcher", lambda *job, **more: ended)
+    monkeypatch.setattr("distrlcc.parallel.start.rehearse", lambda *share: None)
+    options = RunOptions(Path(), tensorboard=False)  # a folder that a process is in
+    assert start_node(recipe("quickstart"), options, GroupOptions()) == 130
+    assert capfd.readouterr().err == "distrlcc: stopped before there was anything to save\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def start_node(
     heard = 0 if group.elastic else outcome.results.get(first, 0)  # another node's signal
     code = outcome.code or (128 + heard if heard else 0)
     if code and node.index == 0 and options.show:
-        if not job.out.exists():
+        if not (job.out / "config.toml").exists():
             say("stopped before there was anything to save")
             return code
         done = "stopped; saved" if outcome.results else "stopped before there was news to save"
@@ -212,10 +212,8 @@ def node_job(
     if node.index:
         yield job
         return
-    with open_directory(config, options, run) as directory:
+    with open_directory(config, options, run, alone=node.count == 1) as directory:
         yield replace(job, out=directory.path, storage=directory.storage, here=True)
-        if node.count == 1 and not options.resume:  # a signal may come before anything is saved
-            directory.discard()
 
 
 @contextmanager

@@ -24,9 +24,12 @@ from distrlcc.storage import say
 
 @contextmanager
 def open_directory(
-    config: RunConfig | ImitateConfig, options: RunOptions, run: str = ""
+    config: RunConfig | ImitateConfig, options: RunOptions, run: str = "", *, alone: bool = True
 ) -> Iterator[RunDirectory]:
-    """Begin a run's directory, or go on with it, locked; store its end. ``run`` names the run."""
+    """Begin a run's directory, or go on with it, locked; store its end. ``run`` names the run.
+
+    ``alone``: no other machine writes there, so that it goes again if nothing was saved.
+    """
     options.trackers.check()
     Stopper.newest = 0
     with ExitStack() as stack:
@@ -54,6 +57,8 @@ def open_directory(
                 if directory.path.exists() and not directory.checkpoint_path("latest").exists():
                     say(f"nothing was saved: {directory.path} has no checkpoint yet")
             raise
+        if alone and not options.resume:  # a signal may come before anything is saved
+            directory.discard()
 
 
 @contextmanager
