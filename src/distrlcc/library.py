@@ -274,7 +274,7 @@ def train(
     with naming_extras():
         from distrlcc.recipes.registry import recipe as named  # noqa: PLC0415 - torch is an extra
         from distrlcc.runs.run_config import RunConfig  # noqa: PLC0415
-        from distrlcc.runs.run_directory import RunDirectory  # noqa: PLC0415
+        from distrlcc.runs.run_directory import RunDirectory, resumed  # noqa: PLC0415
         from distrlcc.storage import say  # noqa: PLC0415
 
     # Values as --set takes them; JSON's are TOML's. A run that goes on has its own configuration.
@@ -291,6 +291,7 @@ def train(
         for k, v in overrides.items()
     }
     config = override(began, [f"{key}={text}" for key, text in texts.items()])
+    config = resumed(config, place) if resume else config
     # What does not fit together.
     if engine not in ("processes", "ray"):
         raise unknown_name("engine", engine, ("processes", "ray"))

@@ -204,7 +204,7 @@ def test_a_resume_that_is_refused_changes_nothing(
         assert "0.5 s already; go on with --set max_seconds=S" in refused("--resume", *words)
 
 
-def test_a_resume_without_a_checkpoint_starts_from_the_same_policy(tmp_path: Path) -> None:
+def test_a_resume_reads_start_from_until_there_is_a_checkpoint(tmp_path: Path, capsys: Any) -> None:
     first, out = tmp_path / "first", tmp_path / "run"
     assert main(_words(first, *QUICK, f"total_steps={UPDATE}")) == 0
     assert main(_words(out, *QUICK, f"total_steps={UPDATE}", f"start_from={first}")) == 0
@@ -217,6 +217,15 @@ def test_a_resume_without_a_checkpoint_starts_from_the_same_policy(tmp_path: Pat
     assert RunDirectory.read_config(out, RunConfig).start_from == str(first)
     assert main(_words(out, "--resume")) == 0
     same(load_policy(out / "policy.safetensors").arrays, whole)
+    # The same command goes on without it once there is a checkpoint.
+    shutil.rmtree(first)
+    capsys.readouterr()
+    given = (*QUICK, f"total_steps={2 * UPDATE}", f"start_from={first}")
+    assert main(_words(out, "--resume", *given)) == 0
+    said = capsys.readouterr().err.replace(str(out), "RUN")
+    assert "start_from is not read: RUN has a checkpoint, whose weights are newer\n" in said
+    assert f"RUN had other settings (old != new): total_steps: {UPDATE} != {2 * UPDATE}\n" in said
+    assert RunDirectory.read_config(out, RunConfig).start_from == ""
 
 
 def test_a_resume_says_what_its_recipe_changes(tmp_path: Path, capsys: Any) -> None:
@@ -224,7 +233,7 @@ def test_a_resume_says_what_its_recipe_changes(tmp_path: Path, capsys: Any) -> N
     assert main([*words, "max_seconds=0", f"total_steps={UPDATE}"]) == 0
     capsys.readouterr()
     assert main([*words, f"total_steps={2 * UPDATE}", "--resume"]) == 0
-    said = f"(its != this): total_steps: {UPDATE} != {2 * UPDATE}; max_seconds: 0.0 != 165.0\n"
+    said = f"(old != new): total_steps: {UPDATE} != {2 * UPDATE}; max_seconds: 0.0 != 165.0\n"
     assert said in capsys.readouterr().err
 
 

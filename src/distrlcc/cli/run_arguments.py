@@ -13,7 +13,7 @@ from distrlcc.net.emulator.namespace import own_loopback
 from distrlcc.recipes.registry import RECIPES, recipe
 from distrlcc.runs.options import GroupOptions, RunOptions
 from distrlcc.runs.run_config import RunConfig
-from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_directory import RunDirectory, resumed
 from distrlcc.runs.trackers import Trackers
 from distrlcc.storage import say, stored_runs
 
@@ -40,10 +40,11 @@ def run_config(args: Namespace) -> RunConfig:
         else:
             began = RunDirectory.read_config(args.out, RunConfig, say)
         if args.recipe is None:
-            return override(began, settings)
-        config = override(replace(recipe(args.recipe), start_from=began.start_from), settings)
+            return resumed(override(began, settings), args.out)
+        given = replace(recipe(args.recipe), start_from=began.start_from)
+        config = resumed(override(given, settings), args.out)
         if changed := toml_differences(to_toml(began), to_toml(config)):
-            say(f"what is given is not {args.out}'s own (its != this): {'; '.join(changed)}")
+            say(f"{args.out} had other settings (old != new): {'; '.join(changed)}")
         return config
     if args.recipe is None:
         taken = [word for word in args.assignments if "=" not in word]

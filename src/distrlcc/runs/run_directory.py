@@ -131,11 +131,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         with reading(ConfigError, f"{path} cannot be read"):
             text = path.read_text(encoding="utf-8")
         try:
-            found = from_toml(cls, text, source=str(path), note=note)
-            begun = "start_from" in found.__dataclass_fields__ and any(
-                out.glob("checkpoints/*.safetensors")
-            )
-            return replace(found, start_from="") if begun else found
+            return resumed(from_toml(cls, text, source=str(path), note=note), out, None)
         except ConfigError as error:
             raise ConfigError(
                 f"{error}; use the distrlcc that wrote it, or begin anew from its policy (the key "
@@ -312,6 +308,15 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def resumed(config: C, out: Path, note: Callable[[str], None] | None = say) -> C:
+    """Return what a resume reads: no ``start_from`` once a checkpoint has newer weights."""
+    if not getattr(config, "start_from", "") or not any(out.glob("checkpoints/*.safetensors")):
+        return config
+    if note is not None:
+        note(f"start_from is not read: {out} has a checkpoint, whose weights are newer")
+    return replace(config, start_from="")
 
 
 def _identity(config: DataclassInstance) -> str:
