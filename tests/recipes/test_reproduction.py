@@ -76,6 +76,9 @@ def test_what_was_stopped_goes_on_and_comes_out_the_same(tiny: Experiment, tmp_p
 
     done = len(commands.lines)
     assert _reproduce(tiny, tmp_path / "again", commands) == again
+    # Killed between the end of a training and the note of it, it goes on with scoring.
+    (tmp_path / "again" / "seed-1.json").unlink()
+    assert _reproduce(tiny, tmp_path / "again", commands).scores == whole.scores
     assert len(commands.lines) == done
 
 

@@ -3,19 +3,24 @@
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 from distrlcc import __version__
+from distrlcc.config import override
 from distrlcc.errors import ConfigError
 from distrlcc.evaluation.contender import contender_from_file, contender_from_scheme
 from distrlcc.evaluation.scorecard import Benchmark
 from distrlcc.files import require_writable, write_atomically
 from distrlcc.policy.policy_file import RUN_POLICY, SHIPPED, load_policy
 from distrlcc.recipes.experiment import Experiment
+from distrlcc.recipes.registry import recipe
 from distrlcc.recipes.result_row import ResultRow, plain, read_result
+from distrlcc.runs.run_config import ImitateConfig, RunConfig
+from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_state import done
 
 
 @dataclass
@@ -39,6 +44,17 @@ class SeedRun:
 
 def _scoring(name: str, benchmark: Benchmark) -> str:
     return f"scoring {name} on {benchmark.suite}"
+
+
+def _ended(place: Path, words: Sequence[str], seed: int) -> bool:
+    """Say whether a run that is there, of which that was not noted, has nothing left to do."""
+    config: RunConfig | ImitateConfig
+    if words[0] == RunConfig.command:
+        config = replace(override(recipe(words[1]), [w for w in words[2:] if "=" in w]), seed=seed)
+    else:
+        config = RunDirectory.read_config(place, ImitateConfig)
+    with RunDirectory.resume(place, config, tensorboard=False) as run:
+        return bool(done(config, run))
 
 
 @dataclass(frozen=True)
@@ -104,7 +120,10 @@ class Reproduction:
         if not run.trained:
             begin = process_time()
             try:
-                self._do([*words, "--resume"] if place.exists() else words)
+                if not place.exists():
+                    self._do(words)
+                elif not _ended(place, words[:-4], seed):
+                    self._do([*words, "--resume"])
                 notes = load_policy(place / RUN_POLICY).notes
                 run.steps = int(notes["steps"])
                 run.held_out_reward = float(notes["held_out_reward"])

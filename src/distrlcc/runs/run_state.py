@@ -300,11 +300,11 @@ class RunState:
             self.load_state_dict(loaded)
 
 
-def require_more(config: RunConfig | ImitateConfig, run: "RunDirectory") -> None:
-    """Raise ConfigError if nothing is left to do, not even to score it; or CheckpointError."""
+def done(config: RunConfig | ImitateConfig, run: "RunDirectory") -> str:
+    """Say what a run has done if nothing is left, not even to score it; raises CheckpointError."""
     loaded = run.load(lambda line: None)
     if loaded is None or not run.policy_path.exists():
-        return
+        return ""
     with reading(CheckpointError, _MISFIT, _REMEDY):
         update, steps, seconds = (loaded["counters"][k] for k in ("update", "steps", "seconds"))
     check_links(written(config.env.suites), loaded.get("links", {}))
@@ -312,8 +312,7 @@ def require_more(config: RunConfig | ImitateConfig, run: "RunDirectory") -> None
     if config.max_seconds and seconds >= config.max_seconds:
         over = f"{seconds:.1f} of {config.max_seconds:g} s already; go on with --set max_seconds=S"
     # The policy is of this state, and was scored.
-    if over and notes.get("steps") == steps and notes.get(config.unit):
-        raise ConfigError(f"{run.path} has done {over}")
+    return over if notes.get("steps") == steps and notes.get(config.unit) else ""
 
 
 def check_links(known: dict[str, str], others: Mapping[str, str]) -> None:

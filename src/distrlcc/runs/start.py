@@ -9,13 +9,14 @@ from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
 
+from distrlcc.errors import ConfigError
 from distrlcc.runs.imitation import SequenceSource
 from distrlcc.runs.options import RunOptions
 from distrlcc.runs.progress import Progress, RemoteProgress
 from distrlcc.runs.recorder import Recorder
 from distrlcc.runs.run_config import ImitateConfig, RunConfig
 from distrlcc.runs.run_directory import RunDirectory, make_fresh
-from distrlcc.runs.run_state import RunState, require_more
+from distrlcc.runs.run_state import RunState, done
 from distrlcc.runs.stopper import Stopper
 from distrlcc.runs.storage_session import go_on, stored
 from distrlcc.runs.train import Alone, train
@@ -43,8 +44,8 @@ def open_directory(
         directory.storage = storage
         stack.enter_context(directory)
         directory.lock()
-        if options.resume:
-            require_more(config, directory)
+        if options.resume and (over := done(config, directory)):
+            raise ConfigError(f"{directory.path} has done {over}")
         if run:
             directory.belong_to(run)
         try:
