@@ -198,6 +198,23 @@ def test_a_group_that_saved_nothing_tells_of_no_run_where_its_folder_stays(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_resume_says_which_versions_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for version in ("9.0", "9.1", "9.1", "9.2"):
+        monkeypatch.setattr("distrlcc.runs.identity.package_version", lambda name, v=version: v)
+        with RunDirectory.open(
+            tmp_path / "run", Config(), resume=version > "9.0", tensorboard=False
+        ) as run:
+            if version > "9.0":
+                run.rewind(0)
+        told.append(capfd.readouterr().err.replace(str(tmp_path / "run"), "RUN"))
+    assert told[0] == told[2] == ""
+    assert told[1].startswith("distrlcc: RUN had other versions (old != new): torch 9.0 != 9.1; ")
+    assert "numpy 9.1 != 9.2" in told[3]
+
+
 def test_a_resume_drops_what_is_later_than_the_checkpoint(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         for update in (1, 2, 3):

@@ -243,7 +243,12 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         with suppress(OSError, ValueError, AttributeError, TypeError):
             # A lost note of versions does not stop a run.
             noted = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
-            noted.setdefault("resumed", []).append(versions())
+            parts = noted.setdefault("resumed", [])
+            before, now = parts[-1] if parts else noted, package_versions()
+            others = [f"{k} {before.get(k)} != {now[k]}" for k in now if before.get(k) != now[k]]
+            if others:
+                say(f"{self.path} had other versions (old != new): {'; '.join(others)}")
+            parts.append(versions())
             self._write("versions.json", json.dumps(noted, indent=2) + "\n")
         self.go_on(update)
         if (self.path / "workers.jsonl").exists():
