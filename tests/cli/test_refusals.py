@@ -84,6 +84,7 @@ REFUSED = [
     ("RAY --workers 2", "--workers needs --topology actor-learner"),
     ("RAY --topology actor-learner --processes 2", "has --workers"),
     ("SUITES env.suites=['randm']", "did you mean random"),
+    ("SUITES env.suites=['random','random']", "suites: random is there twice; leave one out"),
     ("SUITES env.suites=['pair.toml']", "agent first"),
     ("RUN held_out.seconds=0.01", "held_out: seconds is 0.01"),
     ("RUN network.kind=lstm ppo.minibatch_size=4", "minibatch"),

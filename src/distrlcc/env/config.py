@@ -8,7 +8,7 @@ from distrlcc.config import RESETS, check_fields, check_types, check_values
 from distrlcc.env.actions import ACTIONS
 from distrlcc.env.observations import OBSERVATIONS
 from distrlcc.env.rewards import RewardConfig
-from distrlcc.errors import ConfigError
+from distrlcc.errors import ConfigError, once
 from distrlcc.sim.suites import pinned_suite
 
 LEAST_EMULATED_MS = 2.0
@@ -76,7 +76,8 @@ class EnvConfig:
         # Suites and their weights.
         if not self.suites:
             raise ConfigError("suites is empty; expected a tuple of names")
-        object.__setattr__(self, "suites", tuple(map(pinned_suite, self.suites)))
+        suites = once(list(map(pinned_suite, self.suites)), "suites: ")
+        object.__setattr__(self, "suites", tuple(suites))
         weights = self.weights
         if len(self.suites) != len(weights):
             raise ConfigError(
