@@ -111,7 +111,9 @@ def test_prometheus_reads_whatever_figures_and_labels_there_are() -> None:
     assert exposition("x", things).encode().decode() == (
         '# TYPE x_inf gauge\nx_inf{run="info"} 1.0\nx_inf{run="a?"} 2.0\n'
     )
-    assert 'x_gr__e{run="info"} 1.0' in exposition("x", [({"run": "info"}, {"größe": 1})])
+    many = exposition("x", [({"run": "info"}, {"größe": 1, "延迟": 2, "损失": 3})])
+    assert 'x_gr_xf6_xdfe{run="info"} 1.0' in many
+    assert len({line.partition("{")[0] for line in many.splitlines()}) == 6  # none has another's
     assert exposition("x", []) == ""
 
 

@@ -95,7 +95,8 @@ def exposition(
                     continue
                 number = repr(float(value)).replace("inf", "Inf")
                 grows = name in counters
-                full = re.sub(r"\W", "_", f"{prefix}_{name}", flags=re.A) + "_total" * grows
+                plain = f"{prefix}_{name}".encode("ascii", "backslashreplace").decode()
+                full = re.sub(r"\W", "_", plain) + "_total" * grows
                 lines = found.setdefault(full, [f"# TYPE {full} {'counter' if grows else 'gauge'}"])
                 lines.append(f"{full}{{{marks}}} {number}")
     return "".join(f"{line}\n" for lines in found.values() for line in lines)
