@@ -25,11 +25,11 @@ from distrlcc.storage import say
 
 @contextmanager
 def open_directory(
-    config: RunConfig | ImitateConfig, options: RunOptions, run: str = "", *, alone: bool = True
+    config: RunConfig | ImitateConfig, options: RunOptions, run: str = "", *, alone: bool = False
 ) -> Iterator[RunDirectory]:
     """Begin a run's directory, or go on with it, locked; store its end. ``run`` names the run.
 
-    ``alone``: no other machine writes there, so that it goes again if nothing was saved.
+    If it is ``alone``, no other machine writes there: it goes again where nothing was saved.
     """
     options.trackers.check()
     Stopper.newest = 0
