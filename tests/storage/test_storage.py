@@ -376,6 +376,19 @@ def test_a_directory_without_a_whole_checkpoint_is_fetched(harm: str, tmp_path: 
     assert (tmp_path / "run-kept-1" / "config.toml").exists()
 
 
+def test_a_run_that_is_fetched_elsewhere_is_no_copy_to_its_trackers(tmp_path: Path) -> None:
+    storage, run = Storage(str(tmp_path / "store"), "run", "me"), tmp_path / "run"
+    begin(storage, run, 1)
+    kept = {"run": "id", "place": "links", "folder": str(run)}
+    (run / "tracker-wandb.json").write_text(json.dumps(kept))
+    with stored(storage, run, resume=True):  # stores it
+        pass
+    new = tmp_path / "new"
+    with stored(other(storage), new, resume=True):
+        found = json.loads((new / "tracker-wandb.json").read_text())
+    assert found == kept | {"folder": str(new)}
+
+
 PUSHER = """
 import sys, pathlib
 from tests.storage import test_storage

@@ -10,6 +10,7 @@ from distrlcc.errors import CheckpointError, DistrlccError, OutputError
 from distrlcc.files import require_vacant
 from distrlcc.runs.checkpoint import load_checkpoint
 from distrlcc.runs.run_directory import take_lock
+from distrlcc.runs.trackers import adopt
 from distrlcc.storage import LATEST, Storage, StorageLostError, say
 
 
@@ -68,6 +69,7 @@ def restore(storage: Storage, folder: Path) -> None:
         say(f"{reason}; {folder} is kept as {aside}")
     require_vacant(folder, {}, "is not empty and is not a run: give another --out")
     manifest, damage = storage.pull(folder)
+    adopt(folder)
     for line in damage:
         say(f"{storage}: {line}; taking the generation before it")
     say(f"fetched {folder} from {storage} (stored {manifest.stored} by {manifest.host})")

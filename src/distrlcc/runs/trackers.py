@@ -194,6 +194,14 @@ def _kept(folder: Path, kind: str) -> dict[str, Any]:
     return {}
 
 
+def adopt(folder: Path) -> None:
+    """Let a run that was fetched into a folder go on in its trackers' runs; it is no copy."""
+    for kind in _KINDS:
+        if kept := _kept(folder, kind):
+            with suppress(OSError):
+                _keep(folder, kind, kept)
+
+
 def _is_copy(folder: Path, kind: str, kept: Mapping[str, Any]) -> bool:
     """Say whether what a folder keeps is another one's, which is still there."""
     with suppress(OSError, KeyError, TypeError, ValueError):  # it is gone, moved or not readable
