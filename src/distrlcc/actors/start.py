@@ -189,11 +189,11 @@ def train_on_engine(
         stack.enter_context(stopper)
         run = stack.enter_context(job.directory(job.run))
         run.lead()
-        if job.resume:
-            run.rewind(state.counters.update)
         limit = job.config.max_seconds
         shown = feed or Progress(state.total_steps, max_seconds=limit, show=job.show)
         stack.enter_context(shown)
+        if job.resume:
+            run.rewind(state.counters.update, shown.note)
         table.lead(run, shown)
         group = Alone(stopper, score_stopped=False)
         recorder = Recorder(state, group, lambda stack: (run, shown))

@@ -102,7 +102,7 @@ class Recorder(AbstractContextManager["Recorder"]):
                 if other is not None and not may_go_back:
                     self.close()
                 elif other is not None:
-                    self._go_back(run, other)
+                    self._go_back(run, other, shown)
                     went_back = True
                 else:
                     # Keep the rows that led to this state: those up to the checkpoint before it,
@@ -125,12 +125,12 @@ class Recorder(AbstractContextManager["Recorder"]):
         same = update < self.saved[0] or (update, key) == self.saved or key == self._key(update)
         return None if same else saved
 
-    def _go_back(self, run: RunDirectory, saved: dict[str, Any]) -> None:
+    def _go_back(self, run: RunDirectory, saved: dict[str, Any], shown: Display) -> None:
         state = self._state
         state.load_state_dict(saved)
         state.start_clock()
         self.rows, self.saved = {}, (state.counters.update, saved.get(GROUP, ""))
-        run.rewind(state.counters.update)
+        run.rewind(state.counters.update, shown.note)
 
     def _key(self, update: int) -> str | None:
         """Return the key of the group that made an update since the newest checkpoint."""

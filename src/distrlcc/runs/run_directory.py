@@ -237,7 +237,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             return _identity(from_toml(type(self._config), text))
         return text
 
-    def rewind(self, update: int) -> None:
+    def rewind(self, update: int, note: Callable[[str], None] = say) -> None:
         """Begin to go on after an update: note it, and drop later metrics; after :meth:`load`."""
         self._write("config.toml", to_toml(self._config))
         with suppress(OSError, ValueError, AttributeError, TypeError):
@@ -247,7 +247,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             before, now = parts[-1] if parts else noted, package_versions()
             others = [f"{k} {before.get(k)} != {now[k]}" for k in now if before.get(k) != now[k]]
             if others:
-                say(f"{self.path} had other versions (old != new): {'; '.join(others)}")
+                note(f"{self.path} had other versions (old != new): {'; '.join(others)}")
             parts.append(versions())
             self._write("versions.json", json.dumps(noted, indent=2) + "\n")
         self.go_on(update)
