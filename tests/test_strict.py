@@ -512,6 +512,13 @@ def test_a_key_that_another_section_makes_idle_is_refused(whole: Any) -> None:
                 config.override(whole, [f"{key}={str(value).lower()}"])
 
 
+def test_no_sequence_is_longer_than_a_rollout() -> None:
+    words = ["ppo.rollout_length=8", "ppo.sequence_length=16"]
+    with pytest.raises(ConfigError, match=r"sequence_length has no effect, as a rollout is short"):
+        config.override(recipe("one"), words)
+    assert config.override(recipe("one"), ["ppo.rollout_length=8"]).rollout_length == 8
+
+
 def test_a_part_of_a_section_puts_no_other_key_to_its_default() -> None:
     for key, hint in config._hints(type(PPO)).items():  # type: ignore[arg-type]
         section = config._section(hint)

@@ -329,7 +329,11 @@ class RunConfig:
         if ACTIONS[self.env.action].kind == "continuous":
             idle["alarm.entropy_bound"] = "as the entropy of continuous actions has no bound"
         section = "ppo" if self.dagger is None else "dagger"
-        return idle | ({f"{section}.sequence_length": _DENSE} if self.network.kind == "mlp" else {})
+        if self.network.kind == "mlp":
+            idle[f"{section}.sequence_length"] = _DENSE
+        elif self.ppo is not None and self.ppo.sequence_length > self.ppo.rollout_length:
+            idle[f"{section}.sequence_length"] = "as a rollout is shorter (ppo.rollout_length)"
+        return idle
 
     def over(self, update: int, steps: int) -> str:
         """Say why a run that has come so far has nothing left to do; empty while it has."""
