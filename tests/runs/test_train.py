@@ -15,12 +15,14 @@ import pytest
 
 from distrlcc.cli.main import main
 from distrlcc.env.observations import OBSERVATIONS, ScaleFreeRecent
+from distrlcc.errors import CheckpointError
 from distrlcc.policy.numpy_policy import NumpyPolicy
 from distrlcc.policy.policy_file import load_policy
 from distrlcc.runs.held_out import ACTINGS
 from distrlcc.runs.metrics_log import read_metrics
 from distrlcc.runs.run_config import RunConfig
 from distrlcc.runs.run_directory import RunDirectory
+from distrlcc.runs.run_state import check_links
 from distrlcc.sim.suites import written
 from tests.parallel.commands import Command, saved, updates
 from tests.support.verdict import row_faults
@@ -261,6 +263,12 @@ def test_a_run_that_was_killed_in_its_closing_score_is_scored_by_a_resume(tmp_pa
     assert main(_words(out, "--resume", "--set", f"total_steps={5 * UPDATE}")) == 0
     assert scored() == [2, 4, 5]
     assert not row_faults(out / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("links", [None, ["suite"], {"suite": 1}])
+def test_digests_of_links_that_are_none_are_refused(links: Any) -> None:
+    with pytest.raises(CheckpointError, match="does not fit this learner"):
+        check_links({}, links)
 
 
 def test_a_checkpoint_of_another_versions_network_is_refused(

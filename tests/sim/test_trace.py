@@ -111,6 +111,8 @@ def test_a_generator_that_is_misspelled_is_told(
             with pytest.raises(TraceError) as caught:
                 load_trace(f"{wrong}:{values}")
             assert f"did you mean {name}:{values}? expected {form}, or a file" in str(caught.value)
+        with pytest.raises(TraceError, match="did you mean"):  # longer than a file's name may be
+            load_trace(f"{name.upper()}:{'9' * 5000}")
         for values in ("5:5:5", "", "x"):
             with pytest.raises(TraceError, match=f"expected {form}"):
                 load_trace(f"{name}:{values}")

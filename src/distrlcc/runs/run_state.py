@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import json
+from msgspec import convert, json
 
 from distrlcc.config import from_dict
 from distrlcc.data.reader import StoredData
@@ -317,7 +317,9 @@ def done(config: RunConfig | ImitateConfig, run: "RunDirectory") -> str:
 
 def check_links(known: dict[str, str], others: Mapping[str, str]) -> None:
     """Add others' digests of links to those known; CheckpointError: files of a name differ."""
-    for links, digest in others.items():
+    with reading(CheckpointError, _MISFIT, _REMEDY):
+        digests = convert(others, dict[str, str])
+    for links, digest in digests.items():
         if known.setdefault(links, digest) != digest:
             raise CheckpointError(
                 f"the {links} have changed since the run began, or differ between machines; "

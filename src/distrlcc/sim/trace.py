@@ -47,7 +47,7 @@ def generate(spec: str) -> NDArray[np.int64] | None:
         raise TraceError(f"{spec}: expected {GENERATORS[kind]}") from None
     base = os.path.basename(kind)  # beside a suite's file it has a folder before it
     near = difflib.get_close_matches(base.casefold(), GENERATORS, 1) if parameters else []
-    if near and not expanded(spec).exists():
+    if near and not os.path.exists(expanded(spec)):
         hint = "" if near[0] == base else f"did you mean {':'.join([near[0], *parameters])}? "
         raise TraceError(f"{spec}: {hint}expected {GENERATORS[near[0]]}, or a file")
     return None
