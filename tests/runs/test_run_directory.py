@@ -262,6 +262,17 @@ def test_the_previous_checkpoint_stands_in_for_a_damaged_one(tmp_path: Path) -> 
         assert "truncated or corrupt" in refusal(CheckpointError, run.load)
 
 
+@pytest.mark.parametrize("kept", [None, {}, {"bytes": "many", "crc": 0}])
+def test_an_odd_note_of_the_metrics_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: object
+) -> None:
+    with create(tmp_path / "run") as run:
+        monkeypatch.setattr(run.metrics, "durable", lambda: kept)
+        run.save({"update": 1})
+        with pytest.raises(CheckpointError, match=r"latest.* has an odd note of its metrics"):
+            run.load()
+
+
 def test_a_damaged_checkpoint_does_not_take_the_place_of_the_whole_one(tmp_path: Path) -> None:
     with create(tmp_path / "run") as run:
         for update in (1, 2):

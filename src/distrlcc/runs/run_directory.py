@@ -19,6 +19,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from msgspec import convert
+
 from distrlcc.config import flat, from_toml, to_toml, toml_differences
 from distrlcc.errors import CheckpointError, ConfigError, OutputError, reading, writing
 from distrlcc.files import refuse_links, rename, require_vacant, temporary_path, write_atomically
@@ -210,7 +212,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                     )
                     if damage is not None:
                         note(f"warning: {damage}; going on from {path}, which is older")
-                    if rows := self.metrics.damage(state.pop(_METRICS, {"bytes": 0, "crc": 0})):
+                    with reading(CheckpointError, f"{path} has an odd note of its metrics"):
+                        kept = convert(state.pop(_METRICS, {"bytes": 0, "crc": 0}), dict[str, int])
+                        rows = self.metrics.damage(kept)
+                    if rows:
                         note(f"warning: {rows}; what is whole is kept")
                     return state
             except DamagedCheckpointError as error:
