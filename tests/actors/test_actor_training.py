@@ -48,7 +48,7 @@ def test_another_number_of_environments_is_said(own: bool) -> None:
     settings = ["actors.learners=2", "actors.segments_per_update=4", f"distributed.batch={batch}"]
     config = override(PPO, settings)
     for count in (4 * ENVS, 8 * ENVS):
-        said = ActorSource(replace(config, num_envs=count), 1).said
+        said = ActorSource(replace(config, num_envs=count), 1).warning
         assert bool(said) == (count != 4 * ENVS), said
 
 

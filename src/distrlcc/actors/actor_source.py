@@ -46,11 +46,13 @@ class ActorSource(Source):
         self._config, self._learner, self._several = config, learner, actors.learners > 1
         self._count, self._first = parts[learner], sum(parts[:learner]) * actors.envs_per_worker
         environments = (parts[learner] if own else sum(parts)) * actors.envs_per_worker
-        self.said = environments != config.num_envs and (
-            f"an update learns from {environments} environments of workers, as actors.nodes, "
-            f"envs_per_worker and segments_per_update say, not from num_envs={config.num_envs}"
-        )
-        """What a user may have expected of an update, if not so."""
+        self.warning = ""
+        """Why an update learns from another number of environments than a user may expect."""
+        if environments != config.num_envs:
+            self.warning = (
+                f"an update learns from {environments} environments of workers, as actors.nodes, "
+                f"envs_per_worker and segments_per_update say, not from num_envs={config.num_envs}"
+            )
         self.spec = policy_spec(config, LinkVectorEnv(unit, config.env))
         self.queue = SegmentQueue(actors.max_lag)
         self.first_step = 0  # step from which this run's workers began

@@ -175,8 +175,8 @@ def train_on_engine(
         stack.callback(source.close, -1)
         here = run_of(job.out) == job.run  # then all learners write of their workers there
         note = say if feed is None else feed.note
-        if source.said and (ranks is None or ranks.spec.slot == 0):
-            note(source.said)
+        if source.warning and (ranks is None or ranks.spec.slot == 0):
+            note(source.warning)
         table = WorkerTable(job.out / "workers.jsonl" if here else None, note)
         source.start(make, table, stopper, state, patience)
         if ranks is not None:

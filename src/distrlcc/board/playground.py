@@ -129,16 +129,10 @@ class Question:
 
     def words(self) -> str:
         """Return the link in a line, with units: a loss here is in percent."""
-        unsaid = {"rate"} if self.trace else set[str]()
-        unsaid |= set() if self.beside else {"beside_at"}
-        said = [each for each in fields(self) if each.name not in unsaid]
-        values = [
-            (each.name, getattr(self, each.name), each.metadata.get("unit", "")) for each in said
-        ]
-        words = (
-            f"{k.replace('_', ' ')} {value} {unit}".strip() for k, value, unit in values if value
-        )
-        return ", ".join(words)
+        unsaid = {"rate" if self.trace else "", "" if self.beside else "beside_at"}
+        said = [(f, getattr(self, f.name)) for f in fields(self) if f.name not in unsaid]
+        units = [(f.name.replace("_", " "), value, f.metadata.get("unit", "")) for f, value in said]
+        return ", ".join(f"{name} {value} {unit}".strip() for name, value, unit in units if value)
 
     def command(self, senders: Sequence[str]) -> str:
         """Return the ``distrlcc try`` that asks the same."""

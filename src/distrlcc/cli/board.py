@@ -113,7 +113,8 @@ def run_try(args: Namespace) -> int:
     # The scores, then rate and queue over time as bars of letters.
     heads = ("sender", *(metric(key).title for key in SCORES))
     rows = [(shown(one.contender.name), *map(one.bare, SCORES)) for one in answers]
-    out.print(printed(plain_table(question.words(), heads, rows, "sender")))
+    out.print(question.words())
+    out.print(printed(plain_table("", heads, rows, "sender")))
     drawn = [(shown(one.contender.name), one.series) for one in answers if one.series is not None]
     width = max((len(name) for name, _ in drawn), default=0)
     room = max(min(out.width - width - 24, 80), 20)

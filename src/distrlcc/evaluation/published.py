@@ -153,7 +153,7 @@ def _floats(_: type, values: object) -> FloatArray:
 
 
 def by_links(summary: Summary, of: scores.Metric) -> dict[str, dict[str, float]]:
-    """Return schemes' shown means on the links that all have; on its own where there is none."""
+    """Return schemes' shown means on the links that all have, or else on its own links."""
     apart = summary.left_out if summary.common else {}
     found: dict[str, dict[str, float]] = {}
     for one in summary.schemes:

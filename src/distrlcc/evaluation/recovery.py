@@ -42,9 +42,9 @@ def recovery_times(
 def recovery_scores(
     contender: Contender, scenarios: list[Scenario]
 ) -> tuple[dict[str, MeanInterval], str]:
-    """Return the lower median of times, RTTs, and the share within `GOAL_RTTS`; and why neither.
+    """Return the lower median of times, RTTs, and the share within `GOAL_RTTS`, and a reason.
 
-    Their tails are of changes, not of links. The reason is empty where they are defined.
+    Their tails are of changes, not of links. The reason says why both are NaN; else it is empty.
     """
     broken = [""] * len(scenarios)
     times, void = recovery_times(contender, scenarios, broken), next(filter(None, broken), "")

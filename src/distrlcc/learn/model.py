@@ -90,14 +90,11 @@ class Learner(ABC):
         """Return what ranks add up of their raw observations ``[..., D]``, ``[3 * D]``."""
         local = Normalizer(self.spec.observation_size)
         local.update(obs)
-        mean, std = self.normalizer.arrays()
-        plain = not self.config.normalize_observations
-        if plain and (np.abs(obs - mean) > CLIP * std).any():  # said once
-            warnings.warn(
-                f"observations beyond {CLIP:g} count as {CLIP:g}, as normalize_observations is "
-                "false: scale them where they are made, or set it true",
-                stacklevel=2,
-            )
+        if not self.config.normalize_observations:
+            mean, std = self.normalizer.arrays()
+            if (np.abs(obs - mean) > CLIP * std).any():  # said once
+                what = f"observations beyond {CLIP:g} count as {CLIP:g}, as normalize_observations"
+                warnings.warn(f"{what} is false: scale them where they are made", stacklevel=2)
         # Ranks' moments about a mean they share add up.
         shift = local.mean - self.normalizer.mean
         count = np.full_like(shift, local.count)
